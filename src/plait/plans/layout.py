@@ -1,0 +1,56 @@
+"""The layout: axes, the cut into stages, and what each stage runs on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from math import prod
+from types import MappingProxyType
+
+DTYPES = ("bfloat16", "float32")
+"""The dtypes a stage can compute and store its weights in."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """A contiguous run of layers [first, end) on `ranks`, computed in `dtype` with weights stored as `weights`."""
+
+    layers: tuple[int, int]
+    ranks: tuple[int, ...]
+    dtype: str = "float32"
+    weights: str = "float32"
+    threads: int = 1
+    device: str = "cpu"
+    host: str = "localhost"
+
+    @property
+    def layer_count(self) -> int:
+        """How many layers the stage holds."""
+        return self.layers[1] - self.layers[0]
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Axes (ordered: name to size), stages in order, and `link_capacity`, the k of every directed link.
+
+    `epoch` is the plan's number; a re-plan counts up.
+    """
+
+    axes: Mapping[str, int]
+    stages: tuple[Stage, ...]
+    link_capacity: int = 2
+    epoch: int = 0
+    model: str = field(default="", compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "axes", MappingProxyType(dict(self.axes)))
+
+    @property
+    def ranks(self) -> int:
+        """Number of ranks: the product of the axes."""
+        return prod(self.axes.values())
+
+    @property
+    def cut(self) -> tuple[tuple[int, int], ...]:
+        """Each stage's layers."""
+        return tuple(stage.layers for stage in self.stages)
