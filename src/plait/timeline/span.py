@@ -19,8 +19,8 @@ class Span(NamedTuple):
     """An action on a rank, from `start_s` to `end_s` seconds of the rank's host's clock.
 
     A compute action's span begins when its inputs are there. A send's begins when it is first in its lane and its
-    message exists, and ends when the link has taken it. A receive's begins when it is first in its lane and ends when the
-    message is there; its parts divide that into wait and transfer. A span without parts is one part: "compute" on
+    message exists, and ends when the link has taken it. A receive's begins when it is first in its lane and ends when
+    the message is there; its parts divide that into wait and transfer. A span without parts is one part: "compute" on
     the compute lane, "transfer" on the others. `payload_bytes` is what a send put on the link.
     """
 

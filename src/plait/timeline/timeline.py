@@ -1,0 +1,49 @@
+"""A timeline: all spans of a run, predicted or measured."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple
+
+from plait.timeline.span import Span
+
+
+class Clock(NamedTuple):
+    """A host's clock minus the reference host's, and how far off that may be."""
+
+    offset_s: float = 0.0
+    error_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Timeline:
+    """Spans in the order of their start, in seconds of the reference host's clock.
+
+    `hosts` says where each rank ran; `clocks` holds the offset that was taken off each host's times.
+    """
+
+    source: Literal["predicted", "measured"]
+    spans: tuple[Span, ...]
+    hosts: Mapping[int, str] = field(default_factory=dict)
+    clocks: Mapping[str, Clock] = field(default_factory=dict)
+
+    @property
+    def start_s(self) -> float:
+        """When the first span begins."""
+        return min((span.start_s for span in self.spans), default=0.0)
+
+    @property
+    def end_s(self) -> float:
+        """When the last span ends."""
+        return max((span.end_s for span in self.spans), default=0.0)
+
+    @property
+    def makespan_s(self) -> float:
+        """Wall time from the first span's begin to the last one's end."""
+        return self.end_s - self.start_s
+
+    @property
+    def ranks(self) -> tuple[int, ...]:
+        """The ranks that have spans, ascending."""
+        return tuple(sorted({span.rank for span in self.spans}))
