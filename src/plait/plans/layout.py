@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from math import prod
 from types import MappingProxyType
 
@@ -40,7 +40,6 @@ class Layout:
     stages: tuple[Stage, ...]
     link_capacity: int = 2
     epoch: int = 0
-    model: str = field(default="", compare=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "axes", MappingProxyType(dict(self.axes)))
