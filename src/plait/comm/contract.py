@@ -2,20 +2,24 @@
 
 Messages between two ranks are tensors with a `Tag`; they are matched by tag, never by order alone. At most
 `capacity` messages of one directed link lie unreceived (the plan's k); a further one is not taken yet, so that
-the caller can go on with something else. Control messages are small bytes beside them, in order, without that limit.
+the caller can go on with something else. A message is received when `try_receive` has returned it (or dropped it,
+being of an older epoch): what the transport merely moved nearer still counts, so that k means what the plan's checker
+means. Control messages are small bytes beside them, in order, without that limit.
 
-Reductions add in rank order: every rank gets the same bits, every run the same.
+Reductions add in rank order, in the tensor's dtype: every rank gets the same bits, every run the same. The ranks of a
+group call its collectives in the same order, with the same sizes; where they differ, `RunError` says how.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, TypeVar
+from types import TracebackType
+from typing import NamedTuple, Self, TypeVar
 
 import torch
 
-from plait.errors import WaitTimeout
+from plait.errors import PeerLost, WaitTimeout
 
 T = TypeVar("T")
 
@@ -37,7 +41,11 @@ class Group(NamedTuple):
 
 
 class Traffic(NamedTuple):
-    """What one directed link carried, counted where the transport writes. Bytes are payload; control apart."""
+    """What one directed link carried, counted where the transport writes. Bytes are payload; control apart.
+
+    `messages` are those between two ranks; collectives count in `payload_bytes` only. `dropped` are messages that
+    the receiver found to be of an older epoch.
+    """
 
     messages: int
     payload_bytes: int
@@ -46,7 +54,10 @@ class Traffic(NamedTuple):
 
 
 class Endpoint(ABC):
-    """One rank's side of a transport. Used by one thread only."""
+    """One rank's side of a transport. Used by one thread only.
+
+    As a context manager it leaves by `close`, or by `fail` when an exception ends the block.
+    """
 
     rank: int
     size: int
@@ -59,7 +70,8 @@ class Endpoint(ABC):
         """Copy `tensor` onto the link and return True, or return False where it has no room yet.
 
         After True the caller may reuse the tensor. A message larger than the transport's buffers may need several
-        calls, with the same arguments, until it returns True.
+        calls, with the same arguments, until it returns True; until then a message with another tag on this link
+        gets False, and the tensor stays as it is (`wait` may go on copying it).
         """
 
     @abstractmethod
@@ -78,23 +90,31 @@ class Endpoint(ABC):
         """The next control message from `source`, or None."""
 
     @abstractmethod
-    def wait(self, ready: Callable[[], T | None], what: str, timeout_s: float = DEFAULT_TIMEOUT_S) -> T:
+    def wait(
+        self,
+        ready: Callable[[], T | None],
+        what: str,
+        timeout_s: float = DEFAULT_TIMEOUT_S,
+        peers: Sequence[int] = (),
+    ) -> T:
         """Call `ready` until it returns something other than None: spin at most 200 µs, then sleep in the kernel.
 
-        Errors: PeerLost when any rank of the mesh dies meanwhile, WaitTimeout (naming `what`) when time is up.
+        Errors: PeerLost when any rank of the mesh dies meanwhile, or when one of `peers` (or everyone else) has left
+        in order; WaitTimeout (naming `what`) when time is up. What had arrived before a death is still returned.
         """
 
     def send(self, to: int, tag: Tag, tensor: torch.Tensor, timeout_s: float = DEFAULT_TIMEOUT_S) -> None:
         """Send, waiting for room on the link."""
         if not self.try_send(to, tag, tensor):
-            self.wait(lambda: self.try_send(to, tag, tensor) or None, f"room on link {self.rank}→{to}", timeout_s)
+            what = f"room on link {self.rank}→{to}"
+            self.wait(lambda: self.try_send(to, tag, tensor) or None, what, timeout_s, (to,))
 
     def receive(self, source: int, tag: Tag, timeout_s: float = DEFAULT_TIMEOUT_S) -> torch.Tensor:
         """Receive, waiting for the message."""
         message = self.try_receive(source, tag)
         if message is not None:
             return message
-        return self.wait(lambda: self.try_receive(source, tag), f"{tag} from rank {source}", timeout_s)
+        return self.wait(lambda: self.try_receive(source, tag), f"{tag} from rank {source}", timeout_s, (source,))
 
     # --- collectives ------------------------------------------------------------------------------------
 
@@ -129,10 +149,32 @@ class Endpoint(ABC):
         """What this rank sent to `to` so far."""
 
     @abstractmethod
+    def fail(self, reason: str, culprit: int | None = None) -> None:
+        """Leave because of an error: all waits of the mesh end with PeerLost, which gives the reason.
+
+        `culprit` is the rank whose loss made this one fail: others name that one, not this.
+        """
+
+    @abstractmethod
     def close(self) -> None:
-        """Leave in order: peers that wait for this rank afterwards get PeerLost. Idempotent."""
+        """Leave in order: peers that wait for this rank afterwards get PeerLost. Idempotent, also after `fail`."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is not None:
+            self.fail(f"{type(error).__name__}: {error}", error.rank if isinstance(error, PeerLost) else None)
+        self.close()
 
 
 def timed_out(rank: int, what: str, timeout_s: float) -> WaitTimeout:
     """The error of a wait that took too long."""
     return WaitTimeout(f"rank {rank} waited {timeout_s:g} s for {what}, and it did not come")
+
+
+def peer_lost(rank: int, what: str, lost: int, reason: str) -> PeerLost:
+    """The error of a wait that cannot end well, because rank `lost` is gone."""
+    return PeerLost(f"rank {lost} is lost, while rank {rank} waited for {what}: {reason}", lost)
