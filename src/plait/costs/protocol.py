@@ -1,0 +1,96 @@
+"""What the simulator asks of costs, whoever knows them: a calibration of this host, or formulas of a far one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple, Protocol
+
+from plait.plans.layout import Layout
+from plait.plans.round import MicroBatch
+
+Load = Literal["memory", "compute"]
+"""What a computation asks most of its host: the memory's bandwidth (a few rows: decoding) or the cores (prefill)."""
+
+
+class Running(NamedTuple):
+    """A stage that is computing, and its load."""
+
+    stage: int
+    load: Load
+
+
+@dataclass(frozen=True, slots=True)
+class LinkCost:
+    """A directed link: a message occupies it for bytes ÷ bandwidth, and is there `latency_s` later."""
+
+    latency_s: float
+    bandwidth_bytes_per_s: float
+
+    def occupied_s(self, message_bytes: float) -> float:
+        """Seconds for which a message of this size keeps the link."""
+        return message_bytes / self.bandwidth_bytes_per_s
+
+    def transfer_s(self, message_bytes: float) -> float:
+        """Seconds from the send's begin until the message is there."""
+        return self.latency_s + self.occupied_s(message_bytes)
+
+
+FREE = LinkCost(0.0, float("inf"))
+"""A link that costs nothing."""
+
+
+class Costs(Protocol):
+    """Seconds of what a plan does. Pure: the same arguments give the same answer."""
+
+    def compute_s(self, layout: Layout, stage: int, micro_batch: MicroBatch) -> float:
+        """Seconds of the stage's forward, while nothing else computes on its host."""
+
+    def load(self, layout: Layout, stage: int, micro_batch: MicroBatch) -> Load:
+        """What that forward asks most of its host."""
+
+    def speeds(self, layout: Layout, running: Sequence[Running]) -> tuple[float, ...]:
+        """The speed of each of the stages that compute at the same time on one host; 1 is the speed alone."""
+
+    def link(self, layout: Layout, source: int, to: int) -> LinkCost:
+        """The directed link from stage `source` to stage `to`."""
+
+
+@dataclass(frozen=True, slots=True)
+class FixedCosts:
+    """Costs that do not depend on the work: for teaching, tests and bounds. Stages that are not named cost 0 s.
+
+    `cores`, where given, are what stages of one host share evenly: each thread gets at most one.
+    """
+
+    seconds: Mapping[int, float] = field(default_factory=dict)
+    links: Mapping[tuple[int, int], LinkCost] = field(default_factory=dict)
+    cores: int | None = None
+    any_link: LinkCost = FREE
+
+    def compute_s(self, layout: Layout, stage: int, micro_batch: MicroBatch) -> float:
+        """The stage's seconds, whatever the micro-batch."""
+        return self.seconds.get(stage, 0.0)
+
+    def load(self, layout: Layout, stage: int, micro_batch: MicroBatch) -> Load:
+        """Always "compute"."""
+        return "compute"
+
+    def speeds(self, layout: Layout, running: Sequence[Running]) -> tuple[float, ...]:
+        """Cores ÷ threads where the threads are more than the cores."""
+        return (core_share(layout, running, self.cores),) * len(running)
+
+    def link(self, layout: Layout, source: int, to: int) -> LinkCost:
+        """The named link, or `any_link`."""
+        return self.links.get((source, to), self.any_link)
+
+
+def core_share(layout: Layout, running: Sequence[Running], cores: int | None) -> float:
+    """The share of a core that each thread of the running stages gets: 1 unless the threads outnumber the cores.
+
+    A stage that needs more threads alone than there are cores was measured like that: it is at its own speed 1.
+    """
+    if cores is None or len(running) < 2:
+        return 1.0
+    threads = sum(layout.stages[one.stage].threads * len(layout.stages[one.stage].ranks) for one in running)
+    return min(1.0, cores / threads)
