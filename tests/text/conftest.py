@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +45,7 @@ def demo(demo_metadata: dict[str, Any], cache: Path) -> Tokenizer:
 
 
 @pytest.fixture(scope="session")
-def reference(demo_path: Path) -> Iterator[Any]:
+def reference(demo_path: Path) -> Any:
     from transformers import AutoTokenizer
 
-    yield AutoTokenizer.from_pretrained(str(demo_path.parent), gguf_file=demo_path.name)
+    return AutoTokenizer.from_pretrained(str(demo_path.parent), gguf_file=demo_path.name)
