@@ -1,8 +1,8 @@
 """Tokenizers from a Hugging Face directory and from GGUF metadata.
 
-A `tokenizer.json` is read as it is. Anything else is converted once by `transformers` (its import takes seconds) and
-kept in the cache. GGUF follows `transformers` reading the same file, token for token; in one place that is not the
-tokenizer a model was trained with: see docs/decisions/0002-gguf-tokenizers.md.
+A `tokenizer.json` is read as it is, and says itself which ends of text it adds. Anything else is converted once by
+`transformers` (its import takes seconds) and kept in the cache. GGUF follows `transformers` reading the same file,
+token for token; in one place that is not the tokenizer a model was trained with: docs/decisions/0002 says where.
 """
 
 from __future__ import annotations
@@ -52,8 +52,6 @@ def tokenizer_from_directory(directory: Path) -> Tokenizer:
     config = _json(directory / "tokenizer_config.json")
     roles = _roles({**_json(directory / "special_tokens_map.json"), **config})
     _add_missing(backend, config)
-    if "add_bos_token" in config or "add_eos_token" in config:
-        _set_ends(backend, roles, bool(config.get("add_bos_token")), bool(config.get("add_eos_token")))
     ends = _ids(_json(directory / "generation_config.json").get("eos_token_id"))
     ends = ends or _ids(_json(directory / "config.json").get("eos_token_id"))
     return Tokenizer(
