@@ -1,0 +1,88 @@
+"""Typed reading of a key-value description (a config.json, GGUF metadata), with errors that name the key."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from plait.errors import SpecError
+
+
+class Fields:
+    """`values` under the title `what`, which every error message begins with.
+
+    A method without `default` demands the key. A key whose value is None counts as absent.
+    """
+
+    def __init__(self, values: Mapping[str, Any], what: str) -> None:
+        self.values = values
+        self.what = what
+
+    def __contains__(self, key: str) -> bool:
+        return self.values.get(key) is not None
+
+    def get(self, key: str) -> Any:
+        """The raw value, or None."""
+        return self.values.get(key)
+
+    def fail(self, problem: str) -> SpecError:
+        """An error about this description, to raise."""
+        return SpecError(f"{self.what}: {problem}")
+
+    def require(self, keys: Iterable[str]) -> None:
+        """Raise SpecError listing every key that is absent."""
+        missing = [key for key in keys if key not in self]
+        if missing:
+            raise self.fail(f"missing {', '.join(missing)}; without {_them(missing)} the model's shape is unknown")
+
+    def count(self, key: str, default: int | None = None) -> int:
+        """A whole number above 0."""
+        value = self._value(key, default)
+        if isinstance(value, float) and value.is_integer():
+            value = int(value)
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            raise self.fail(f"{key} is {value!r}; it must be a whole number above 0")
+        return value
+
+    def number(self, key: str, default: float | None = None) -> float:
+        """A finite number above 0."""
+        value = self._value(key, default)
+        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or value <= 0:
+            raise self.fail(f"{key} is {value!r}; it must be a finite number above 0")
+        return float(value)
+
+    def flag(self, key: str, default: bool | None = None) -> bool:
+        """True or false."""
+        value = self._value(key, default)
+        if not isinstance(value, bool):
+            raise self.fail(f"{key} is {value!r}; it must be true or false")
+        return value
+
+    def text(self, key: str, default: str | None = None) -> str:
+        """A word."""
+        value = self._value(key, default)
+        if not isinstance(value, str):
+            raise self.fail(f"{key} is {value!r}; it must be a word")
+        return value
+
+    def token_ids(self, key: str) -> tuple[int, ...]:
+        """One id or a list of ids, none where the key is absent."""
+        value = self.values.get(key)
+        ids = [] if value is None else value if isinstance(value, list | tuple) else [value]
+        for each in ids:
+            if isinstance(each, bool) or not isinstance(each, int) or each < 0:
+                raise self.fail(f"{key} is {value!r}; it must be a token id or a list of them, each 0 or above")
+        return tuple(ids)
+
+    def _value(self, key: str, default: Any) -> Any:
+        value = self.values.get(key)
+        if value is not None:
+            return value
+        if default is None:
+            self.require((key,))
+        return default
+
+
+def _them(keys: list[str]) -> str:
+    return "it" if len(keys) == 1 else "them"
