@@ -78,19 +78,22 @@ class FixedCosts:
 
     def speeds(self, layout: Layout, running: Sequence[Running]) -> tuple[float, ...]:
         """Cores ÷ threads where the threads are more than the cores."""
-        return (core_share(layout, running, self.cores),) * len(running)
+        return core_shares(layout, running, self.cores)
 
     def link(self, layout: Layout, source: int, to: int) -> LinkCost:
         """The named link, or `any_link`."""
         return self.links.get((source, to), self.any_link)
 
 
-def core_share(layout: Layout, running: Sequence[Running], cores: int | None) -> float:
-    """The share of a core that each thread of the running stages gets: 1 unless the threads outnumber the cores.
+def core_shares(layout: Layout, running: Sequence[Running], cores: int | None) -> tuple[float, ...]:
+    """Speeds of stages whose threads share `cores` evenly, at most one core each (None: as many as they want).
 
-    A stage that needs more threads alone than there are cores was measured like that: it is at its own speed 1.
+    Relative to the speed alone: a stage with more threads than there are cores was measured like that.
     """
-    if cores is None or len(running) < 2:
-        return 1.0
-    threads = sum(layout.stages[one.stage].threads * len(layout.stages[one.stage].ranks) for one in running)
-    return min(1.0, cores / threads)
+    threads = [layout.stages[one.stage].threads * len(layout.stages[one.stage].ranks) for one in running]
+    together = _cores_each(sum(threads), cores)
+    return tuple(together / _cores_each(count, cores) for count in threads)
+
+
+def _cores_each(threads: int, cores: int | None) -> float:
+    return 1.0 if cores is None else min(1.0, cores / threads)

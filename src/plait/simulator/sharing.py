@@ -51,6 +51,8 @@ class Host:
 
     def _change(self, now_s: float) -> None:
         self.version += 1
+        if not self.jobs:
+            return
         speeds = self.speeds(tuple([job.running for job in self.jobs]))
         for job, speed in zip(self.jobs, speeds, strict=True):
             if speed != job.speed:
