@@ -1,0 +1,104 @@
+"""What the front and the ranks say to each other: msgpack structs, never pickles.
+
+front → rank   Setup, then to rank 0 Submit … and to all Finish
+rank → front   Progress …, Ready, from rank 0 Token …, Finished; Failed at any time
+rank 0 → rank  RoundMessage …, EndOfRounds
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from plait.plans.sampling import SamplingParams
+from plait.timeline.record import RoundRecipe
+
+
+class Setup(msgspec.Struct, tag="setup"):
+    """Which rank a process is, of what plan, over what transport and weights."""
+
+    rank: int
+    plan: str
+    index: bytes
+    mesh: dict[str, object]
+    trace: bool
+
+
+class Submit(msgspec.Struct, tag="submit"):
+    """A request: prompt tokens, how many more at most, and the tokens that end it."""
+
+    request: int
+    prompt: list[int]
+    max_tokens: int
+    stop: list[int]
+    sampling: SamplingParams
+
+
+class Finish(msgspec.Struct, tag="finish"):
+    """Answer what was submitted, then leave."""
+
+
+class Progress(msgspec.Struct, tag="progress"):
+    """How many of its weight bytes a rank has loaded."""
+
+    rank: int
+    done_bytes: int
+    total_bytes: int
+
+
+class Ready(msgspec.Struct, tag="ready"):
+    """The rank holds its stage and can answer."""
+
+    rank: int
+    load_s: float
+    weight_bytes: int
+
+
+class Token(msgspec.Struct, tag="token"):
+    """The next token of a request; `finish_reason` on its last one: "stop" or "length"."""
+
+    request: int
+    token: int
+    finish_reason: str | None
+
+
+class Finished(msgspec.Struct, tag="finished"):
+    """A rank's last word: its spans, what it sent to each rank, its peak memory; from rank 0 also the rounds."""
+
+    rank: int
+    spans: bytes
+    sent_bytes: list[int]
+    peak_bytes: int
+    rounds: list[RoundRecipe]
+
+
+class Failed(msgspec.Struct, tag="failed"):
+    """A rank cannot go on. `lost` is the rank that died, where that is why."""
+
+    rank: int
+    kind: str
+    message: str
+    lost: int | None
+
+
+class Admitted(msgspec.Struct, array_like=True):
+    """What the last stage must know of a request."""
+
+    request: int
+    sampling: SamplingParams
+
+
+class RoundMessage(msgspec.Struct, tag="round"):
+    """All that a rank needs to make the same round as rank 0, and the requests that come and go with it."""
+
+    recipe: RoundRecipe
+    admitted: list[Admitted] = []
+    retired: list[int] = []
+
+
+class EndOfRounds(msgspec.Struct, tag="end"):
+    """No further round comes."""
+
+
+ToRank = Setup | Submit | Finish
+ToFront = Progress | Ready | Token | Finished | Failed
+ToFollower = RoundMessage | EndOfRounds

@@ -1,0 +1,63 @@
+"""What a stage of generation computes: embedding or activations in, activations or sampled tokens out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+
+from plait.nn.batch import Batch
+from plait.nn.cache import KVCache
+from plait.nn.decoder import StageModel
+from plait.nn.sampling import sample
+from plait.plans.action import Action, Kind
+from plait.plans.round import MicroBatch, Round
+from plait.plans.sampling import SamplingParams
+
+Tokens = Callable[[int, int, list[int]], None]
+"""Called with (round, micro-batch, its sampled tokens)."""
+
+
+class StageWorker:
+    """The executor's worker on one stage of a split model.
+
+    `sequences` (request to its tokens so far) is read on the first stage; `sampling` on the last one.
+    """
+
+    def __init__(self, model: StageModel, cache: KVCache, stages: int, on_tokens: Tokens) -> None:
+        self._model, self._cache = model, cache
+        self._single = stages == 1
+        self._on_tokens = on_tokens
+        self.sequences: dict[int, list[int]] = {}
+        self.sampling: dict[int, SamplingParams] = {}
+
+    @torch.inference_mode()
+    def forward(self, one: Round, micro_batch: int, message: torch.Tensor | None) -> torch.Tensor:
+        """See `executor.Worker`."""
+        work = one.work[micro_batch]
+        inputs = self._token_ids(work) if message is None else message
+        output = self._model.forward(Batch.of(work, self._model.device), inputs, self._cache)
+        if not self._model.is_last:
+            return output
+        tokens = self._sample(output, work)
+        if self._single:
+            self._on_tokens(one.number, micro_batch, tokens.tolist())
+        return tokens
+
+    def tokens(self, action: Action, tokens: torch.Tensor) -> None:
+        """See `executor.Worker`."""
+        assert action.kind is Kind.RECEIVE_TOKENS
+        self._on_tokens(action.round, action.micro_batch, tokens.tolist())
+
+    def _token_ids(self, work: MicroBatch) -> torch.Tensor:
+        ids: list[int] = []
+        for row in work.rows:
+            ids += self.sequences[row.request][row.start : row.start + row.length]
+        return torch.tensor(ids, dtype=torch.int64, device=self._model.device)  # [tokens]
+
+    def _sample(self, logits: torch.Tensor, work: MicroBatch) -> torch.Tensor:
+        rows = [row for row in work.rows if row.samples]
+        params = [self.sampling[row.request] for row in rows]
+        requests = [row.request for row in rows]
+        positions = [row.start + row.length for row in rows]
+        return sample(logits, params, requests, positions)  # [sampled]

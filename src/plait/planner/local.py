@@ -1,0 +1,191 @@
+"""The plan for ranks of one host: schedule, micro-batches, chunk and cut, chosen by simulation, with the reason."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from plait.costs.protocol import Costs
+from plait.planner.cut import Cut, balanced_cut, cut_by_hand, require_stages
+from plait.plans.layout import Layout, Stage
+from plait.plans.plan import GRID, Plan, check_plan
+from plait.plans.round import MicroBatch, Row
+from plait.schedules.forecast import forecast_rounds
+from plait.schedules.generation import LAYERWISE, PIPELINED, require_schedule
+from plait.simulator.simulate import simulate
+from plait.spec.model import ModelSpec
+from plait.timeline.metrics import generation_metrics
+from plait.units import format_seconds
+
+CostsOf = Callable[[Layout], Costs]
+"""The costs of a layout: measured on this host, or formulas."""
+
+_CHUNKS = (64, 128, 256, 512)
+_FORECAST_TOKENS = 12
+"""Tokens that are simulated per request; the rest of an answer goes on at the same rate."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wishes:
+    """What a person asks of a local plan; None lets the cost model choose.
+
+    `prompts`: tokens of each request's prompt. `layers`: layers of each stage.
+    """
+
+    model: str
+    prompts: tuple[int, ...]
+    max_tokens: int
+    context: int
+    stages: int | None = None
+    layers: tuple[int, ...] | None = None
+    schedule: str = "auto"
+    micro_batches: int | None = None
+    chunk: int | None = None
+    threads: int | None = None
+    dtype: str = "float32"
+    cores: int = 1
+
+    @property
+    def stage_count(self) -> int:
+        """Stages asked for, by number or by layers; 1 otherwise."""
+        return self.stages or len(self.layers or (1,))
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A plan and how long its job takes as predicted."""
+
+    plan: Plan
+    job_s: float
+    time_per_token_s: float
+
+
+def plan_local(spec: ModelSpec, wishes: Wishes, costs_of: CostsOf) -> Plan:
+    """The fastest plan within the wishes, with its reason. Errors: PlanError, RequestError."""
+    if wishes.schedule != "auto":
+        require_schedule(wishes.schedule)
+    require_stages(wishes.stage_count, spec.layers)
+    if wishes.layers is not None:
+        cut_by_hand(wishes.layers, spec.layers, wishes.stages)
+    candidates = [_simulated(spec, wishes, plan, costs_of) for plan in _plans(spec, wishes, costs_of)]
+    best = min(candidates, key=lambda candidate: candidate.job_s)
+    plan = replace(best.plan, reason=_reason(best, candidates, wishes))
+    check_plan(plan, spec)
+    return plan
+
+
+def _plans(spec: ModelSpec, wishes: Wishes, costs_of: CostsOf) -> Iterator[Plan]:
+    for schedule, micro_batches in _ways(wishes):
+        for chunk in _chunks(wishes, schedule):
+            yield _plan(spec, wishes, schedule, micro_batches, chunk, costs_of)
+
+
+def _ways(wishes: Wishes) -> Iterator[tuple[str, int]]:
+    stages, users = wishes.stage_count, len(wishes.prompts)
+    asked = wishes.micro_batches
+    if wishes.schedule in ("auto", LAYERWISE) and asked in (None, 1):
+        yield LAYERWISE, 1
+    if wishes.schedule == PIPELINED or (wishes.schedule == "auto" and stages > 1):
+        most = max(1, min(stages, users))
+        yield from ((PIPELINED, count) for count in ([asked] if asked else range(1, most + 1)))
+
+
+def _chunks(wishes: Wishes, schedule: str) -> Sequence[int]:
+    """Sizes worth a look: layer-wise, nothing is won by cutting a prompt finer than memory asks for."""
+    if wishes.chunk is not None:
+        return (wishes.chunk,)
+    longest = max(wishes.prompts, default=1)
+    grid = -(-longest // GRID) * GRID
+    if schedule == LAYERWISE:
+        return (min(grid, _CHUNKS[-1]),)
+    return sorted({min(grid, chunk) for chunk in _CHUNKS})
+
+
+def _plan(spec: ModelSpec, wishes: Wishes, schedule: str, micro_batches: int, chunk: int, costs_of: CostsOf) -> Plan:
+    stages = wishes.stage_count
+    at_once = 1 if schedule == LAYERWISE else min(stages, wishes.cores)
+    threads = wishes.threads or max(1, wishes.cores // at_once)
+    draft = Plan(
+        wishes.model,
+        _layout(_even(spec.layers, stages), wishes.dtype, threads, max(2, micro_batches)),
+        schedule,
+        micro_batches,
+        chunk,
+        wishes.context,
+        len(wishes.prompts),
+    )
+    cut = (
+        cut_by_hand(wishes.layers, spec.layers) if wishes.layers else _cut(spec, wishes, draft, costs_of(draft.layout))
+    )
+    return replace(draft, layout=_layout(cut, wishes.dtype, threads, draft.layout.link_capacity))
+
+
+def _layout(cut: Cut, dtype: str, threads: int, capacity: int) -> Layout:
+    stages = tuple(Stage(layers, (rank,), dtype, dtype, threads) for rank, layers in enumerate(cut))
+    return Layout({"pp": len(cut)}, stages, capacity)
+
+
+def _even(layers: int, stages: int) -> Cut:
+    ends = [layers * (index + 1) // stages for index in range(stages)]
+    return tuple(zip([0, *ends[:-1]], ends, strict=True))
+
+
+def _cut(spec: ModelSpec, wishes: Wishes, draft: Plan, costs: Costs) -> Cut:
+    """The cut that balances a request's whole life: its prompt's chunks and its tokens, head and embedding included."""
+    longest = max(wishes.prompts)
+    per_micro_batch = -(-len(wishes.prompts) // draft.micro_batches)
+    middle = longest + wishes.max_tokens // 2
+    token = MicroBatch(tuple(Row(slot, slot, middle, 1, True) for slot in range(per_micro_batch)))
+    chunk = MicroBatch((Row(0, 0, max(0, longest - draft.chunk) // 2, min(longest, draft.chunk), False),))
+    chunks_a_token = (
+        len(wishes.prompts) * (longest / min(longest, draft.chunk)) / wishes.max_tokens / draft.micro_batches
+    )
+
+    def seconds(first: int, end: int) -> float:
+        rest = tuple(cut for cut in ((0, first), (end, spec.layers)) if cut[0] < cut[1])
+        cut = tuple(sorted((*rest, (first, end))))
+        layout = _layout(cut, wishes.dtype, draft.layout.stages[0].threads, draft.layout.link_capacity)
+        stage = cut.index((first, end))
+        whole = costs.compute_s(layout, stage, token)
+        return whole + chunks_a_token * costs.compute_s(layout, stage, chunk)
+
+    return balanced_cut(spec.layers, len(draft.layout.stages), seconds)
+
+
+def _simulated(spec: ModelSpec, wishes: Wishes, plan: Plan, costs_of: CostsOf) -> Candidate:
+    tokens = min(wishes.max_tokens, _FORECAST_TOKENS)
+    rounds = forecast_rounds(plan, wishes.prompts, tokens)
+    timeline = simulate(plan.layout, rounds, costs_of(plan.layout), spec)
+    a_token = generation_metrics(timeline, rounds)["time_per_token_s"]
+    return Candidate(plan, timeline.makespan_s + (wishes.max_tokens - tokens) * a_token, a_token)
+
+
+def _reason(best: Candidate, candidates: Sequence[Candidate], wishes: Wishes) -> str:
+    """Why this plan: what the job takes with it, and with the best of every other way."""
+    words = f"{_name(best.plan)}: predicted {format_seconds(best.job_s)} for the job"
+    others: dict[tuple[str, int], Candidate] = {}
+    for candidate in sorted(candidates, key=lambda candidate: candidate.job_s):
+        others.setdefault((candidate.plan.schedule, candidate.plan.micro_batches), candidate)
+    others.pop((best.plan.schedule, best.plan.micro_batches))
+    if not others:
+        return f"{words}, as asked" if wishes.schedule != "auto" or wishes.micro_batches else words
+    against = "; ".join(f"{_name(other.plan)} {format_seconds(other.job_s)}" for other in others.values())
+    return f"{words}; {against}"
+
+
+def _name(plan: Plan) -> str:
+    if plan.schedule == LAYERWISE:
+        return "layer-wise"
+    count = plan.micro_batches
+    return f"pipelined with {count} micro-batch{'es' if count > 1 else ''}"
+
+
+def usable_cores() -> int:
+    """Cores that this process may use, or OMP_NUM_THREADS where it is set."""
+    asked = os.environ.get("OMP_NUM_THREADS", "")
+    if asked.isdigit() and int(asked) > 0:
+        return int(asked)
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
