@@ -1,0 +1,168 @@
+"""A timeline as text: one row a stage, time left to right, predicted above measured, on one time scale.
+
+               ms 0         10        20
+                  ┬─────────┬─────────┬────   busy
+stage 0 predicted ██████▒▒▒▒▒▒██████▒▒▒▒▒▒    96 %
+        measured  ███████▒▒▒▒▒▒██████▒▒▒▒▒▒  100 %
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from itertools import groupby
+from math import floor, log10
+from typing import NamedTuple
+
+from rich.text import Text
+
+from plait.reports.cells import Segment, paint, segments
+from plait.reports.marks import UNICODE, Glyphs, Mark, What, style_of
+from plait.reports.window import RoundRange, Window, choose_window
+from plait.timeline.timeline import Timeline
+
+MIN_CELLS = 20
+"""A picture narrower than this says nothing: it is drawn so wide all the same."""
+
+_BUSY = 6
+"""Columns of the busy share at a row's end."""
+
+_TICK_CELLS = 10
+"""Ticks stand at least so many cells apart."""
+
+
+class Row(NamedTuple):
+    """One line of the picture, painted; `busy` is the share of the window in which it computes, exactly."""
+
+    label: str
+    marks: tuple[Mark, ...]
+    busy: float
+
+
+def picture(
+    predicted: Timeline | None,
+    measured: Timeline | None,
+    width: int = 80,
+    *,
+    rounds: RoundRange | None = None,
+    prefill: int = 1,
+    glyphs: Glyphs = UNICODE,
+) -> Text:
+    """Both timelines, or the one there is, in lines of at most `width` columns. Errors: UsageError: nothing to draw.
+
+    `rounds` asks for some rounds; else the first `prefill` and a few more are shown. The first line says what is shown.
+    """
+    timelines = [timeline for timeline in (predicted, measured) if timeline is not None]
+    window = choose_window(timelines, rounds, prefill)
+    rows = paint_rows(timelines, window, width)
+    indent = len(rows[0].label)
+    cells = len(rows[0].marks)
+    lines = [*wrapped(window.caption.split(), " ", width), Text()]
+    lines += _axis(window.duration_s, cells, indent, glyphs)
+    lines += [_line(row, glyphs) for row in rows]
+    lines += [Text(), *wrapped(_legend(rows, glyphs), "   ", width)]
+    return Text("\n", no_wrap=True, overflow="ignore").join(lines)
+
+
+def paint_rows(timelines: Sequence[Timeline], window: Window, width: int) -> list[Row]:
+    """The rows of every stage (of every rank of it, where it has several), all of the same width."""
+    rows: dict[tuple[int, int], list[tuple[str, float, list[Segment]]]] = defaultdict(list)
+    for timeline, start_s in zip(timelines, window.starts_s, strict=True):
+        for key, found in _segments_by_row(timeline).items():
+            rows[key].append((timeline.source, start_s, found))
+    labels = _labels(rows)
+    cells = max(width - len(labels[0]) - _BUSY, MIN_CELLS)
+    cell_s = window.duration_s / cells or 1.0
+    flat = [one for _, sources in sorted(rows.items()) for one in sources]
+    return [
+        Row(label, tuple(paint(found, start_s, cell_s, cells)), _busy(found, start_s, window.duration_s))
+        for label, (_, start_s, found) in zip(labels, flat, strict=True)
+    ]
+
+
+def _segments_by_row(timeline: Timeline) -> dict[tuple[int, int], list[Segment]]:
+    spans = sorted(timeline.spans, key=lambda span: (span.action.stage, span.rank))
+    grouped = groupby(spans, key=lambda span: (span.action.stage, span.rank))
+    return {key: segments(group) for key, group in grouped}
+
+
+def _labels(rows: dict[tuple[int, int], list[tuple[str, float, list[Segment]]]]) -> list[str]:
+    """``stage 1 predicted``, and under it only ``measured``; with the rank where a stage has several."""
+    stages = [stage for stage, _ in rows]
+    labels: list[tuple[str, str]] = []
+    for (stage, rank), sources in sorted(rows.items()):
+        name = f"stage {stage}" + (f" rank {rank}" if stages.count(stage) > 1 else "")
+        labels += [(name if index == 0 else "", source) for index, (source, _, _) in enumerate(sources)]
+    names, sources_wide = max(len(name) for name, _ in labels), max(len(source) for _, source in labels)
+    return [f"{name:<{names}} {source:<{sources_wide}} " for name, source in labels]
+
+
+def _busy(row: Iterable[Segment], start_s: float, duration_s: float) -> float:
+    end_s = start_s + duration_s
+    busy_s = sum(
+        max(0.0, min(segment.end_s, end_s) - max(segment.start_s, start_s))
+        for segment in row
+        if segment.mark.what is What.COMPUTE
+    )
+    return busy_s / duration_s if duration_s > 0 else 0.0
+
+
+def _line(row: Row, glyphs: Glyphs) -> Text:
+    line = Text(row.label)
+    for mark, run in groupby(row.marks):
+        line.append(glyphs.of(mark) * len(list(run)), style_of(mark))
+    return line.append(f"{row.busy * 100:.0f} %".rjust(_BUSY))
+
+
+def _axis(duration_s: float, cells: int, indent: int, glyphs: Glyphs) -> list[Text]:
+    """Two lines: the ticks' times in ms, and the ticks."""
+    duration_ms = duration_s * 1e3
+    step = tick_step(duration_ms, cells)
+    numbers, ticks = "", ""
+    for index in range(cells):
+        place = index * step / duration_ms * cells if duration_ms > 0 else index * cells
+        if round(place) >= cells:
+            break
+        label = f"{index * step:.10g}"
+        numbers = numbers.ljust(round(place)) + label
+        ticks = ticks.ljust(round(place), glyphs.line) + glyphs.tick
+    numbers, ticks = numbers.ljust(cells), ticks.ljust(cells, glyphs.line)
+    if len(numbers) > cells:
+        numbers = numbers[: numbers.rindex(" ")].ljust(cells)
+    return [Text(f"{'ms ':>{indent}}{numbers}{'busy':>{_BUSY}}"), Text(" " * indent + ticks)]
+
+
+def tick_step(duration_ms: float, cells: int) -> float:
+    """The smallest of 1, 2 and 5 × 10ⁿ ms that keeps ticks far enough apart."""
+    least = duration_ms * _TICK_CELLS / cells
+    if least <= 0:
+        return 1.0
+    power = 10.0 ** floor(log10(least))
+    return next((factor * power for factor in (1, 2, 5) if factor * power >= least), 10 * power)
+
+
+def _legend(rows: Sequence[Row], glyphs: Glyphs) -> list[Text]:
+    """A word on every character that stands in the picture."""
+    drawn: dict[str, list[Mark]] = defaultdict(list)
+    for mark in sorted({mark for row in rows for mark in row.marks}):
+        drawn[glyphs.of(mark)].append(mark)
+    return [_word(character, marks) for character, marks in drawn.items()]
+
+
+def _word(character: str, marks: Sequence[Mark]) -> Text:
+    mark = marks[0]
+    meanings = {What.TRANSFER: "transfer", What.WAIT: "waits for a message", What.IDLE: "nothing to do"}
+    numbers = ", ".join(str(mark.micro_batch) for mark in marks)
+    meaning = meanings.get(mark.what, f"compute micro-batch {numbers}")
+    shown = "(blank)" if mark.what is What.IDLE else character
+    return Text.assemble((shown, style_of(mark)), f" {meaning}")
+
+
+def wrapped(words: Sequence[str | Text], gap: str, width: int) -> list[Text]:
+    """The words in lines of at most `width` columns, none broken."""
+    lines = [Text()]
+    for word in words:
+        if lines[-1] and len(lines[-1]) + len(gap) + len(word) > width:
+            lines.append(Text())
+        lines[-1].append(gap if lines[-1] else "").append_text(Text(word) if isinstance(word, str) else word)
+    return lines

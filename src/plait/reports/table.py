@@ -1,0 +1,125 @@
+"""The figures of a run as lines of text: predicted, measured, and what lies between them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from rich.text import Text
+
+from plait.reports.figures import report_json
+from plait.timeline.record import RunRecord
+from plait.units import format_bytes, format_seconds
+
+ABSENT = "-"
+_ROUNDING = 1e-9
+_NAME, _COLUMN, _DIFFERENCE = 20, 12, 22
+
+
+class Figure(NamedTuple):
+    """A line of the table: its key, its name, and how it and a difference of it are written."""
+
+    key: str
+    name: str
+    value: Callable[[float], str]
+    points: bool = False
+
+
+def _rate(tokens_per_s: float) -> str:
+    return f"{tokens_per_s:.4g}/s"
+
+
+def _percent(share: float) -> str:
+    return f"{share * 100:.1f} %"
+
+
+STAGE = (
+    Figure("compute_s", "compute", format_seconds),
+    Figure("transfer_s", "transfer", format_seconds),
+    Figure("wait_s", "wait", format_seconds),
+    Figure("bubble", "bubble", _percent, points=True),
+    Figure("comm_bytes", "bytes sent", format_bytes),
+)
+WHOLE = (
+    Figure("makespan_s", "duration", format_seconds),
+    Figure("ttft_s", "first token after", format_seconds),
+    Figure("time_per_token_s", "time per token", format_seconds),
+    Figure("prefill_tokens_per_s", "prefill tokens", _rate),
+    Figure("decode_tokens_per_s", "decoded tokens", _rate),
+    Figure("tokens_per_s", "tokens", _rate),
+    *STAGE,
+)
+
+
+def stage_table(record: RunRecord) -> Text:
+    """Every stage: what it is and where its time went; then the whole run.
+
+    The columns are predicted, measured, and their difference with its share of measured; or the one that there is.
+    """
+    figures = report_json(record)
+    sources = [source for source in ("predicted", "measured") if figures[source] is not None]
+    lines = [_heading(sources)]
+    for stage in _stage_numbers(figures, sources):
+        columns = [_of_stage(figures[source], stage) for source in sources]
+        lines += [_title(_stage_facts(next(column for column in columns if column))), *_lines(STAGE, columns)]
+    lines += [_title("The whole run"), *_lines(WHOLE, [figures[source] for source in sources])]
+    return Text("\n", no_wrap=True, overflow="ignore").join(lines)
+
+
+def _heading(sources: Sequence[str]) -> Text:
+    columns = "".join(f"{source:>{_COLUMN}}" for source in sources)
+    return Text(" " * _NAME + columns + (f"{'difference':>{_DIFFERENCE}}" if len(sources) == 2 else ""), "dim")
+
+
+def _title(text: str) -> Text:
+    return Text(text, "bold")
+
+
+def _stage_numbers(figures: Mapping[str, Any], sources: Sequence[str]) -> list[int]:
+    return sorted({stage["stage"] for source in sources for stage in figures[source]["stages"]})
+
+
+def _of_stage(figures: Mapping[str, Any], stage: int) -> Mapping[str, Any]:
+    return next((one for one in figures["stages"] if one["stage"] == stage), {})
+
+
+def _stage_facts(stage: Mapping[str, Any]) -> str:
+    """``Stage 1: layers 15 to 29, rank 1, float32, weights 270.0 MiB, peak 512.0 MiB``."""
+    if "layers" not in stage:
+        return f"Stage {stage['stage']}"
+    first, end = stage["layers"]
+    facts = [f"layers {first} to {end - 1}" if end - first > 1 else f"layer {first}"]
+    ranks = ", ".join(map(str, stage["ranks"]))
+    facts += [f"rank{'s' if len(stage['ranks']) > 1 else ''} {ranks}", stage["dtype"]]
+    weights = [] if stage["weights"] in ("", stage["dtype"]) else [stage["weights"]]
+    weights += [] if stage["weight_bytes"] is None else [format_bytes(stage["weight_bytes"])]
+    facts += [f"weights {' '.join(weights)}"] if weights else []
+    facts += [] if stage["peak_bytes"] is None else [f"peak {format_bytes(stage['peak_bytes'])}"]
+    return f"Stage {stage['stage']}: {', '.join(facts)}"
+
+
+def _lines(wanted: Sequence[Figure], columns: Sequence[Mapping[str, Any]]) -> list[Text]:
+    """A line for every figure that one of the columns has."""
+    return [_one(figure, columns) for figure in wanted if any(figure.key in column for column in columns)]
+
+
+def _one(figure: Figure, columns: Sequence[Mapping[str, Any]]) -> Text:
+    values = [column.get(figure.key) for column in columns]
+    written = "".join(f"{ABSENT if value is None else figure.value(value):>{_COLUMN}}" for value in values)
+    line = Text(f"  {figure.name:<{_NAME - 2}}{written}")
+    if len(values) == 2:
+        line.append(f"{_difference(figure, *values):>{_DIFFERENCE}}")
+    return line
+
+
+def _difference(figure: Figure, predicted: float | None, measured: float | None) -> str:
+    """Measured - predicted, and as a share of measured: ``+28 ms (+3.4 %)``; a bubble's in points."""
+    if predicted is None or measured is None:
+        return ABSENT
+    difference = measured - predicted
+    if abs(difference) <= _ROUNDING * max(abs(measured), abs(predicted)):
+        return "0"
+    if figure.points:
+        return f"{difference * 100:+.1f} points"
+    written = ("+" if difference > 0 else "") + figure.value(difference)
+    return f"{written} ({difference / measured * 100:+.1f} %)" if measured else written
