@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import models
+import tiny_models as models
 import pytest
 import torch
 

@@ -53,6 +53,8 @@ def _line(fault: ErrorDetails, table: type[BaseModel]) -> str:
         return f"unknown key {place!r}: {nearest(str(last), _known(table, parents))}"
     if fault["type"] == "missing":
         return f"key {place!r} is missing"
+    if fault["type"] == "value_error":
+        return f"{place}: {fault['ctx']['error']}"
     return f"{place} is {fault['input']!r}: {fault['msg'][0].lower()}{fault['msg'][1:]}"
 
 

@@ -20,9 +20,7 @@ from plait.weights.stored import File
 
 Progress = Callable[[int, int], None]
 
-_CHUNK_ELEMENTS = (
-    1 << 20
-)  # decoding makes some temporaries of this size in float32; larger ones leave the processor's cache
+_CHUNK_ELEMENTS = 1 << 16  # what decoding works on at once should stay in the cache of the processor
 
 
 def load_stage(
