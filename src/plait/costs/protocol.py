@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 from plait.plans.layout import Layout
 from plait.plans.round import MicroBatch
 
-Load = Literal["memory", "compute"]
-"""What a computation asks most of its host: the memory's bandwidth (a few rows: decoding) or the cores (prefill)."""
+Load = int
+"""Positions that a computation computes at once: few of them ask for the memory's bandwidth, many for the cores."""
 
 
 class Running(NamedTuple):
@@ -47,7 +47,7 @@ class Costs(Protocol):
         """Seconds of the stage's forward, while nothing else computes on its host."""
 
     def load(self, layout: Layout, stage: int, micro_batch: MicroBatch) -> Load:
-        """What that forward asks most of its host."""
+        """What that forward asks of its host, beside others; few different values, so that answers can be kept."""
 
     def speeds(self, layout: Layout, running: Sequence[Running]) -> tuple[float, ...]:
         """The speed of each of the stages that compute at the same time on one host; 1 is the speed alone."""
@@ -73,8 +73,8 @@ class FixedCosts:
         return self.seconds.get(stage, 0.0)
 
     def load(self, layout: Layout, stage: int, micro_batch: MicroBatch) -> Load:
-        """Always "compute"."""
-        return "compute"
+        """Always the same: speeds do not depend on it."""
+        return 0
 
     def speeds(self, layout: Layout, running: Sequence[Running]) -> tuple[float, ...]:
         """Cores ÷ threads where the threads are more than the cores."""

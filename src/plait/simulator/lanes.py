@@ -126,9 +126,9 @@ class Lowering:
         stage, letters, micro_batch, _, part = message_key(form.sender)
         key = (stage, letters, micro_batch, action.round, part)
         if form.role == 2:
-            return Step(action, 2, needs, 0.0, key, channel, 0, "memory")
+            return Step(action, 2, needs, 0.0, key, channel, 0, 0)
         size = self._message_bytes(action, letters, one.work[micro_batch])
-        return Step(action, 1, needs, channel.cost.occupied_s(size), key, channel, size, "memory")
+        return Step(action, 1, needs, channel.cost.occupied_s(size), key, channel, size, 0)
 
     def _compute(self, stage: int, micro_batch: MicroBatch) -> tuple[float, Load]:
         known = self._computes.get((stage, micro_batch))

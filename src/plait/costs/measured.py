@@ -1,0 +1,62 @@
+"""Costs of a layout on this host, from its calibrations: what the simulator asks, answered by measurement."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from plait.costs.calibration import Calibration
+from plait.costs.protocol import LinkCost, Load, Running
+from plait.plans.layout import Layout, Stage
+from plait.plans.round import MicroBatch
+
+
+class Kernel(NamedTuple):
+    """What decides how fast a stage computes a layer: one calibration each."""
+
+    dtype: str
+    weights: str
+    threads: int
+
+    @classmethod
+    def of(cls, stage: Stage) -> Kernel:
+        """The stage's."""
+        return cls(stage.dtype, stage.weights, stage.threads)
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredCosts:
+    """`Costs` of stages that all run on the calibrated host. `any_link` joins any two of them."""
+
+    layers: int
+    calibrations: Mapping[Kernel, Calibration]
+    any_link: LinkCost
+
+    def compute_s(self, layout: Layout, stage: int, micro_batch: MicroBatch) -> float:
+        """Layers × one layer's, what the forward itself takes, and the embedding or the head where the stage has it."""
+        where = layout.stages[stage]
+        calibration = self.calibrations[Kernel.of(where)]
+        seconds = where.layer_count * calibration.layer_s(micro_batch)
+        seconds += calibration.action_s.value(len(micro_batch.rows))
+        if where.layers[0] == 0:
+            seconds += calibration.embed_s.value(micro_batch.tokens)
+        if where.layers[1] == self.layers and micro_batch.sampled:
+            seconds += calibration.head_s.value(micro_batch.sampled)
+        return seconds
+
+    def load(self, layout: Layout, stage: int, micro_batch: MicroBatch) -> Load:
+        """Its positions, up to the next power of two."""
+        return 1 << (micro_batch.tokens - 1).bit_length()
+
+    def speeds(self, layout: Layout, running: Sequence[Running]) -> tuple[float, ...]:
+        """1 ÷ measured slowdown, where stages of other threads count as so many ranks of the stage's own threads."""
+        threads = [layout.stages[one.stage].threads * len(layout.stages[one.stage].ranks) for one in running]
+        return tuple(
+            1 / self.calibrations[Kernel.of(layout.stages[one.stage])].slowdown(sum(threads) / own, one.load)
+            for one, own in zip(running, threads, strict=True)
+        )
+
+    def link(self, layout: Layout, source: int, to: int) -> LinkCost:
+        """The measured link of the host."""
+        return self.any_link
