@@ -10,25 +10,18 @@ import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 import torch
 from typing_extensions import override
 
 from plait.comm.calls import NO_DTYPE, Call, Op, add_in_order, code_of, mismatch, row_bytes
-from plait.comm.contract import DEFAULT_TIMEOUT_S, Endpoint, Group, Tag, Traffic, peer_lost, timed_out
+from plait.comm.contract import DEFAULT_TIMEOUT_S, Endpoint, Group, Tag, Traffic, timed_out
 from plait.comm.inbox import Inbox
+from plait.comm.lost import LEFT, Gone, check_alive
 from plait.errors import RunError
 
 T = TypeVar("T")
-
-
-class _Gone(NamedTuple):
-    """How a rank left. `lost` is the rank to name: itself, or the one whose loss ended it."""
-
-    lost: int
-    reason: str
-    in_order: bool
 
 
 class _Link:
@@ -56,7 +49,7 @@ class _Mesh:
         self.lock = threading.RLock()
         self.changed = [threading.Condition(self.lock) for _ in range(size)]
         self.versions = [0] * size
-        self.gone: dict[int, _Gone] = {}
+        self.gone: dict[int, Gone] = {}
         self.links = {(a, b): _Link() for a in range(size) for b in range(size) if a != b}
         self.meetings: dict[tuple[tuple[int, ...], int], _Meeting] = {}
 
@@ -147,20 +140,14 @@ class ThreadEndpoint(Endpoint):
             result = ready()
             if result is not None:
                 return result
-            self._check(gone, what, peers)
+            # what had arrived before the death was still returned: `gone` is older than that look
+            check_alive(rank, self.size, gone, what, peers)
             with mesh.lock:
                 remaining = deadline - time.monotonic()
                 if remaining <= 0:
                     raise timed_out(rank, what, timeout_s)
                 if mesh.versions[rank] == version:
                     mesh.changed[rank].wait(remaining)
-
-    def _check(self, gone: dict[int, _Gone], what: str, peers: Sequence[int]) -> None:
-        """Raise if a wait cannot end well. `gone` was read before the last look: what had arrived still counts."""
-        everyone = len(gone) >= self.size - 1 > 0
-        for rank, how in sorted(gone.items(), key=lambda item: item[1].lost != item[0]):
-            if not how.in_order or everyone or rank in peers:
-                raise peer_lost(self.rank, what, how.lost, how.reason)
 
     # --- collectives ------------------------------------------------------------------------------------
 
@@ -243,13 +230,13 @@ class ThreadEndpoint(Endpoint):
 
     @override
     def fail(self, reason: str, culprit: int | None = None) -> None:
-        self._leave(_Gone(self.rank if culprit is None else culprit, reason, in_order=False))
+        self._leave(Gone(self.rank if culprit is None else culprit, reason, in_order=False))
 
     @override
     def close(self) -> None:
-        self._leave(_Gone(self.rank, "it has left in order", in_order=True))
+        self._leave(Gone(self.rank, LEFT, in_order=True))
 
-    def _leave(self, how: _Gone) -> None:
+    def _leave(self, how: Gone) -> None:
         with self._mesh.lock:
             if self._mesh.gone.setdefault(self.rank, how) is how:
                 self._mesh.tell(range(self.size))
