@@ -49,7 +49,11 @@ bench: $(STAMP)
 	@for file in bench/bench_*.py; do echo "== $$file"; $(BIN)/python "$$file" || exit 1; done
 
 examples: $(STAMP)
-	@for file in examples/*.py; do echo "== $$file"; $(BIN)/python "$$file" || exit 1; done
+	@for file in examples/*.py examples/*.sh; do \
+		test -e "$$file" || continue; \
+		echo "== $$file"; \
+		case "$$file" in *.py) $(BIN)/python "$$file";; *) PATH="$(CURDIR)/$(BIN):$$PATH" sh -eu "$$file";; esac || exit 1; \
+	done
 
 docs: $(STAMP)
 	@$(BIN)/python -m pytest tests/test_house.py

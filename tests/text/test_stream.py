@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 import tokenizers
 from hypothesis import HealthCheck, given, settings
@@ -94,3 +96,12 @@ def test_an_unfinished_character_shows_at_the_end(demo: Tokenizer) -> None:
 def test_spaces_around_a_special_token() -> None:
     tokenizer = sentencepiece(LLAMA)
     assert streamed(tokenizer, [260, 1, 260, 259, 259, 260]) == ["Hi", "", " Hi", " ", " ", " Hi", ""]
+
+
+@pytest.mark.soak
+def test_a_long_stream_of_anything(demo: Tokenizer) -> None:
+    """A model that has lost its way: 200 streams of 2,000 random ids."""
+    source = random.Random(1)
+    for _ in range(200):
+        ids = [source.randrange(demo.vocab_size) for _ in range(2000)]
+        assert "".join(streamed(demo, ids)) == demo.decode(ids)
