@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import tiny_models as models
 import pytest
+import tiny_models as models
 import torch
 
 from plait.spec.tensors import stage_tensors
