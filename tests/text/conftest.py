@@ -11,6 +11,7 @@ import pytest
 
 from plait.text.loading import tokenizer_from_gguf
 from plait.text.tokenizer import Tokenizer
+from plait.weights.index import gguf_metadata
 
 
 @pytest.fixture(scope="session")
@@ -23,9 +24,7 @@ def demo_path() -> Path:
 
 @pytest.fixture(scope="session")
 def demo_metadata(demo_path: Path) -> dict[str, Any]:
-    from gguf import GGUFReader
-
-    return {key: field.contents() for key, field in GGUFReader(demo_path).fields.items()}
+    return dict(gguf_metadata(demo_path))
 
 
 @pytest.fixture(scope="session")

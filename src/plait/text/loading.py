@@ -65,7 +65,7 @@ def tokenizer_from_directory(directory: Path) -> Tokenizer:
 
 
 def tokenizer_from_gguf(metadata: Mapping[str, Any], source: str = "the GGUF file") -> Tokenizer:
-    """The tokenizer that GGUF metadata (key to plain value) describes. Converting takes about 1.5 s, the first time."""
+    """The tokenizer that GGUF metadata (key to plain value) describes. Converting takes about 1 s, the first time."""
     values = {key.removeprefix("tokenizer.ggml."): value for key, value in metadata.items()}
     tokens = values.get("tokens")
     if not tokens:
