@@ -10,23 +10,17 @@ from collections.abc import Callable, Sequence
 from itertools import pairwise
 from struct import Struct
 
-import numpy as np
-import numpy.typing as npt
 import torch
 
 from plait.comm.calls import CODES, DTYPES, NO_DTYPE, Call, Op, code_of, row_bytes
 from plait.comm.contract import Group
-from plait.comm.exchange import NUMPY_DTYPES, Steps
+from plait.comm.exchange import NUMPY_CODES, Array, Steps
 from plait.comm.link import MAX_DIMENSIONS, host_tensor
+from plait.comm.pair_sum import SMALL_BYTES, PairSum
 from plait.comm.region import move
 from plait.errors import RunError
 
-SMALL_BYTES = 1 << 14
-"""Up to here every rank adds everything, also among more than two."""
-
 _SHAPE = Struct(f"<{2 + MAX_DIMENSIONS}q")
-
-Array = npt.NDArray[np.float32] | torch.Tensor
 
 
 class Collectives:
@@ -35,17 +29,21 @@ class Collectives:
     def __init__(self, steps_of: Callable[[tuple[int, ...]], Steps]) -> None:
         self._steps_of = steps_of
         self._known: dict[tuple[int, ...], Steps] = {}
+        self._sums: dict[int, PairSum] = {}
         self._codes = dict(CODES)
 
     def _steps(self, group: Group) -> Steps:
         steps = self._known.get(group.ranks)
         if steps is None:
             steps = self._known[group.ranks] = self._steps_of(group.ranks)
+            if len(steps.pairs) == 1:
+                self._sums.setdefault(steps.others[0], PairSum(steps))
         return steps
 
     def forget(self) -> None:
         """The endpoint is closed: the next call asks for the group's steps again, and learns of it."""
         self._known.clear()
+        self._sums.clear()
 
     # --- sums -------------------------------------------------------------------------------------------
 
@@ -54,16 +52,18 @@ class Collectives:
         steps = self._known.get(group.ranks) or self._steps(group)
         if not steps.pairs:
             return tensor
-        if not (tensor.is_contiguous() and tensor.is_cpu) or tensor.requires_grad:
+        if not (tensor.is_contiguous() and tensor.is_cpu):
             return self._reduce_copy(group, tensor)
         size, code = tensor.nbytes, self._codes.get(tensor.dtype, -1)
         if code < 0:
             code = code_of(tensor.dtype)
         call = size << 8 | code << 4 | Op.ALL_REDUCE
-        if size <= SMALL_BYTES:
+        if size <= SMALL_BYTES and len(steps.pairs) == 1:
+            self._sums[steps.others[0]].add(tensor, size, call)
+        elif size <= SMALL_BYTES:
             steps.give(tensor.data_ptr(), size, call)
             steps.meet(steps.pairs, call)
-            _add(steps, _flat(tensor, code), code, 0)
+            _add(steps, _flat(tensor, code), code)
         elif len(steps.pairs) == 1:
             self._reduce_pair(steps, tensor, code, call)
         else:
@@ -80,7 +80,7 @@ class Collectives:
         width = tensor.element_size()
 
         def take(offset: int) -> None:
-            _add(steps, flat[offset // width :][: steps.pairs[0].slot_bytes // width], code, 0)
+            _add(steps, flat[offset // width :][: steps.pairs[0].slot_bytes // width], code)
 
         steps.swap([(address, size)], [size], call, take)
 
@@ -97,7 +97,7 @@ class Collectives:
             others = [index for index in range(ranks) if index != at]
 
             def add(_: int, mine: Array = mine) -> None:
-                _add(steps, mine, code, 0)
+                _add(steps, mine, code)
 
             give = [(address + bounds[index] * width, sizes[index]) for index in others]
             steps.swap(give, [sizes[at]] * len(others), call, add)
@@ -117,7 +117,7 @@ class Collectives:
 
         def take(offset: int) -> None:
             if offset < size:
-                _add(steps, flat[offset // width :][: steps.pairs[0].slot_bytes // width], code, 0)
+                _add(steps, flat[offset // width :][: steps.pairs[0].slot_bytes // width], code)
 
         offsets = _starts([count * row for count in sizes])
         give = [
@@ -185,13 +185,12 @@ class Collectives:
 
 def _flat(tensor: torch.Tensor, code: int) -> Array:
     """The elements of a contiguous tensor in a row, for adding in place."""
-    if code in NUMPY_DTYPES:
-        array: npt.NDArray[np.float32] = tensor.numpy()
-        return array if array.ndim == 1 else array.reshape(-1)
-    return tensor.view(-1)
+    if code in NUMPY_CODES:
+        return tensor.detach().numpy().reshape(-1)
+    return tensor.detach().view(-1)
 
 
-def _add(steps: Steps, mine: Array, code: int, _: int) -> None:
+def _add(steps: Steps, mine: Array, code: int) -> None:
     """Add the others' parts of this step to ours, in rank order (our own place is ours)."""
     count, at, pairs = len(mine), steps.index, steps.pairs
     if at:
@@ -213,7 +212,7 @@ def _gather(
     def take(offset: int) -> None:
         for pair, address, size in zip(steps.pairs, into, expect, strict=True):
             if offset < size:
-                move(address + offset, pair.inside[pair.step & 1], min(pair.slot_bytes, size - offset))
+                move(address + offset, pair.theirs.addresses[pair.step & 1], min(pair.slot_bytes, size - offset))
 
     steps.swap(give, expect, call, take)
 

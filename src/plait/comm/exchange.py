@@ -16,14 +16,45 @@ import torch
 from plait.comm.calls import DTYPES, Call, mismatch
 from plait.comm.link import PIECE_BYTES, Outgoing
 from plait.comm.region import STRONG_ORDER, Place, Region, move
+from plait.errors import RunError
 
 Await = Callable[[Callable[[], bool | None], str, Sequence[int]], bool]
 """Waits until the function returns True: what for, and for which ranks."""
 
-_ARRAYS = {torch.float32: np.float32, torch.float64: np.float64, torch.int64: np.int64, torch.int32: np.int32}
+Array = npt.NDArray[np.float32] | torch.Tensor
+"""Elements in a row that `+` and `+=` add: numpy's (of several dtypes, whatever the type says) or torch's."""
 
-NUMPY_DTYPES = frozenset(code for code, dtype in enumerate(DTYPES) if dtype in _ARRAYS)
-"""Codes of the dtypes that numpy adds: a numpy call takes 300 ns, a torch call 800."""
+_NUMPY = {torch.float32: np.float32, torch.float64: np.float64, torch.int64: np.int64, torch.int32: np.int32}
+
+NUMPY_CODES = frozenset(code for code, dtype in enumerate(DTYPES) if dtype in _NUMPY)
+"""The dtypes that numpy adds."""
+
+
+class Side:
+    """What one rank of a pair has given: counter, kind of call, and two slots."""
+
+    def __init__(self, region: Region, place: Place) -> None:
+        self.at = place.call >> 3
+        self.slot_bytes = min(PIECE_BYTES, place.slot_bytes)
+        self.addresses = tuple(region.address + place.call_slot(parity) for parity in (0, 1))
+        self._offsets = tuple(place.call_slot(parity) for parity in (0, 1))
+        self._bytes = region.bytes
+        self._views: dict[tuple[int, int], Array] = {}
+
+    def view(self, parity: int, code: int) -> Array:
+        """A slot as an array of a dtype, as long as the slot. What it shows changes with every other step."""
+        view = self._views.get((parity, code))
+        if view is None:
+            view = self._views[parity, code] = as_array(self._bytes, code, self.slot_bytes, self._offsets[parity])
+        return view
+
+
+def as_array(memory: memoryview | bytearray, code: int, count_bytes: int, offset: int = 0) -> Array:
+    """A part of the memory as an array: of numpy where it can add the dtype, which takes 300 ns; torch takes 800."""
+    dtype = DTYPES[code]
+    if dtype in _NUMPY:
+        return np.frombuffer(memory, _NUMPY[dtype], count_bytes // dtype.itemsize, offset)
+    return torch.frombuffer(memory, dtype=dtype, count=count_bytes // dtype.itemsize, offset=offset)
 
 
 class Pair:
@@ -35,47 +66,31 @@ class Pair:
         self.rank = rank
         self.step = 0
         self.words = region.words
-        self.at_theirs = theirs.call >> 3
-        self.slot_bytes = min(PIECE_BYTES, mine.slot_bytes)
-        self.inside = tuple(region.address + theirs.call_slot(parity) for parity in (0, 1))
-        self._at_mine = mine.call >> 3
-        self._outside = tuple(region.address + mine.call_slot(parity) for parity in (0, 1))
-        self._offsets = tuple(theirs.call_slot(parity) for parity in (0, 1))
-        self._bytes = region.bytes
-        self._views: dict[tuple[int, int], npt.NDArray[np.float32] | torch.Tensor] = {}
-        self._tell, self._outgoing = tell, outgoing
+        self.mine, self.theirs = Side(region, mine), Side(region, theirs)
+        self.slot_bytes = self.mine.slot_bytes
+        self.tell, self.outgoing = tell, outgoing
 
     def give(self, address: int, count_bytes: int, call: int, fence: Callable[[], None]) -> None:
         """Our part of the next step. It is copied: the caller may change it at once."""
         self.step = step = self.step + 1
         parity = step & 1
         if count_bytes:
-            move(self._outside[parity], address, count_bytes)
-            self._outgoing.payload_bytes += count_bytes
-        words, at = self.words, self._at_mine
+            move(self.mine.addresses[parity], address, count_bytes)
+            self.outgoing.payload_bytes += count_bytes
+        words, at = self.words, self.mine.at
         words[at + 2 + parity] = call
         if not STRONG_ORDER:
             fence()
         words[at] = step
-        self._tell()
+        self.tell()
 
     def came(self) -> bool | None:
         """True when the other's part of the step is there."""
-        return self.words[self.at_theirs] >= self.step or None
+        return self.words[self.theirs.at] >= self.step or None
 
-    def view(self, code: int) -> npt.NDArray[np.float32] | torch.Tensor:
-        """The other's part as an array of a dtype, as long as the slot: only until the next step."""
-        parity = self.step & 1
-        view = self._views.get((parity, code))
-        if view is None:
-            view = self._views[parity, code] = self._make_view(parity, DTYPES[code])
-        return view
-
-    def _make_view(self, parity: int, dtype: torch.dtype) -> npt.NDArray[np.float32] | torch.Tensor:
-        count, offset = self.slot_bytes // dtype.itemsize, self._offsets[parity]
-        if dtype in _ARRAYS:
-            return np.frombuffer(self._bytes, _ARRAYS[dtype], count, offset)
-        return torch.frombuffer(self._bytes, dtype=dtype, count=count, offset=offset)
+    def view(self, code: int) -> Array:
+        """The other's part of this step as an array."""
+        return self.theirs.view(self.step & 1, code)
 
 
 class Steps:
@@ -94,31 +109,35 @@ class Steps:
         self.index = ranks.index(rank)
         self.pairs = tuple(pairs)
         self.others = tuple(pair.rank for pair in pairs)
-        self._spins, self._wait, self._fence = spins, wait, fence
+        self.spins, self._wait, self.fence = spins, wait, fence
 
     def give(self, address: int, count_bytes: int, call: int) -> None:
         """Give the same to every other rank of the group."""
         for pair in self.pairs:
-            pair.give(address, count_bytes, call, self._fence)
+            pair.give(address, count_bytes, call, self.fence)
 
     def meet(self, pairs: Sequence[Pair], call: int) -> None:
         """Wait for the other ranks' part of the step."""
-        spins = self._spins
         for pair in pairs:
-            words, at, step = pair.words, pair.at_theirs, pair.step
-            turns = spins
+            words, at, step = pair.words, pair.theirs.at, pair.step
+            turns = self.spins
             while words[at] < step:
                 turns -= 1
                 if turns < 0:
-                    self._wait(pair.came, self._what(call), self.others)
+                    self.sleep(pair, call)
             if not STRONG_ORDER:
-                self._fence()
-            theirs = words[at + 2 + (step & 1)]
-            if theirs != call:
-                raise mismatch(Call.unpack(call), self.rank, Call.unpack(theirs), pair.rank)
+                self.fence()
+            if words[at + 2 + (step & 1)] != call:
+                raise self.differs(pair, call)
 
-    def _what(self, call: int) -> str:
-        return f"{Call.unpack(call)} of ranks {', '.join(map(str, self.ranks))}"
+    def sleep(self, pair: Pair, call: int) -> None:
+        """Wait for the other's part of the step as long as it takes."""
+        self._wait(pair.came, f"{Call.unpack(call)} of ranks {', '.join(map(str, self.ranks))}", self.others)
+
+    def differs(self, pair: Pair, call: int) -> RunError:
+        """The error of having called what the other has not."""
+        theirs = pair.words[pair.theirs.at + 2 + (pair.step & 1)]
+        return mismatch(Call.unpack(call), self.rank, Call.unpack(theirs), pair.rank)
 
     def swap(
         self, give: Sequence[tuple[int, int]], expect: Sequence[int], call: int, take: Callable[[int], None]
@@ -135,7 +154,7 @@ class Steps:
         while active:
             piece = active[0][0].slot_bytes
             for pair, address, size, _ in active:
-                pair.give(address + offset, max(0, min(piece, size - offset)), call, self._fence)
+                pair.give(address + offset, max(0, min(piece, size - offset)), call, self.fence)
             self.meet([pair for pair, *_ in active], call)
             take(offset)
             offset += piece

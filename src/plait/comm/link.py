@@ -10,6 +10,7 @@ is handed over (or dropped) does `taken` rise and give the sender room again: ne
 
 from __future__ import annotations
 
+import mmap
 from collections.abc import Callable
 from struct import Struct
 
@@ -23,6 +24,9 @@ from plait.errors import RunError
 
 PIECE_BYTES = 1 << 18
 MAX_DIMENSIONS = 8
+VIEW_BYTES = 1 << 15
+HUGE_BYTES = 1 << 25
+_VIEWS = 64
 
 # epoch, round, action, bytes, dtype, number of dimensions, dimensions
 _HEADERS = tuple(Struct(f"<6q{count}q") for count in range(MAX_DIMENSIONS + 1))
@@ -32,14 +36,16 @@ _HEADER = _HEADERS[MAX_DIMENSIONS]
 class _Slot:
     """Where one slot's parts lie, as its side of the link needs them."""
 
-    __slots__ = ("data", "header", "read", "written")
+    __slots__ = ("data", "header", "offset", "read", "views", "written")
 
     def __init__(self, region: Region, place: Place, index: int) -> None:
         at = place.slot(index)
         self.written = at >> 3
         self.read = (at + LINE_BYTES) >> 3
         self.header = at + 2 * LINE_BYTES
-        self.data = region.address + place.slot_data(index)
+        self.offset = place.slot_data(index)
+        self.data = region.address + self.offset
+        self.views: dict[tuple[int, ...], torch.Tensor] = {}
 
 
 def host_tensor(tensor: torch.Tensor) -> torch.Tensor:
@@ -134,6 +140,15 @@ class Outgoing:
         return Traffic(self._started, self.payload_bytes, control_bytes, self._words[self._at_taken + 1])
 
 
+def _new_tensor(size: int, dtype: torch.dtype, shape: list[int]) -> torch.Tensor:
+    """An empty tensor. malloc maps one of 32 MB or more anew each time, page by page: large pages halve that."""
+    if size < HUGE_BYTES or not hasattr(mmap, "MADV_HUGEPAGE"):
+        return torch.empty(shape, dtype=dtype)
+    memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    memory.madvise(mmap.MADV_HUGEPAGE)
+    return torch.frombuffer(memory, dtype=dtype).view(shape)
+
+
 def _cannot_travel(tensor: torch.Tensor) -> RunError:
     code_of(tensor.dtype)
     return RunError(
@@ -151,7 +166,6 @@ class Incoming:
         self._piece_bytes = min(PIECE_BYTES, place.slot_bytes // 4)
         self._slots = [_Slot(region, place, index) for index in range(place.capacity)]
         self._at_started, self._at_taken = place.started >> 3, place.taken >> 3
-        self._empty = [torch.empty(0, dtype=dtype) for dtype in DTYPES]
         self._inbox = Inbox()
         self._arrived = 0
         self._taken = 0
@@ -203,17 +217,31 @@ class Incoming:
         return message
 
     def _begin(self, slot: _Slot) -> tuple[Tag, torch.Tensor]:
-        epoch, round_, action, size, code, dimensions, *shape = _HEADER.unpack_from(self._bytes, slot.header)
-        tensor = self._empty[code].new_empty(shape[:dimensions])
-        self._size, self._offset = size, 0
+        epoch, round_, action, *form = _HEADER.unpack_from(self._bytes, slot.header)
+        self._size = self._offset = size = form[0]
+        if size <= VIEW_BYTES:
+            return Tag(epoch, round_, action), self._small(slot, tuple(form))
+        tensor = _new_tensor(size, DTYPES[form[1]], form[3 : 3 + form[2]])
         message = (Tag(epoch, round_, action), tensor)
         if size <= self._piece_bytes:
-            if size:
-                move(tensor.data_ptr(), slot.data, size)
-            self._offset = size
+            move(tensor.data_ptr(), slot.data, size)
         else:
-            self._current = message
+            self._current, self._offset = message, 0
         return message
+
+    def _small(self, slot: _Slot, form: tuple[int, ...]) -> torch.Tensor:
+        """Cloning a view of the slot makes and fills the tensor in one call; views of recent forms are kept."""
+        view = slot.views.get(form)
+        if view is None:
+            size, code, dimensions, *shape = form
+            if not size:
+                return torch.empty(shape[:dimensions], dtype=DTYPES[code])
+            if len(slot.views) >= _VIEWS:
+                slot.views.clear()
+            dtype = DTYPES[code]
+            flat = torch.frombuffer(self._bytes, dtype=dtype, count=size // dtype.itemsize, offset=slot.offset)
+            view = slot.views[form] = flat.view(shape[:dimensions])
+        return view.clone()
 
     def _follow(self, slot: _Slot, tensor: torch.Tensor) -> bool:
         """Copy what has come of a large message; True when all has."""
