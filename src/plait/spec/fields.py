@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from plait.errors import SpecError
+from plait.errors import SpecError, nearest
 
 
 class Fields:
@@ -82,6 +82,13 @@ class Fields:
         if default is None:
             self.require((key,))
         return default
+
+
+def choices(given: object, known: Iterable[str]) -> str:
+    """All known words, after the nearest one: ``did you mean 'llama'? (known: gpt2, llama)``."""
+    words = sorted(known)
+    hint, everything = nearest(str(given), words), "known: " + ", ".join(words)
+    return everything if hint == everything else f"{hint} ({everything})"
 
 
 def _them(keys: list[str]) -> str:

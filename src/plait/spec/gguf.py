@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from plait.errors import SpecError, nearest
 from plait.spec.checked import checked, head_dim
-from plait.spec.fields import Fields
+from plait.spec.fields import Fields, choices
 from plait.spec.gguf_rope import ROPE_KEYS, rope_from_gguf
 from plait.spec.model import ModelSpec
 
@@ -61,10 +61,7 @@ def spec_from_gguf(
     arch = metadata.get("general.architecture")
     title = name or metadata.get("general.name") or "unnamed"
     if arch not in ARCHITECTURES:
-        raise SpecError(
-            f"GGUF {title!r}: unknown architecture {arch!r}, {nearest(str(arch), ARCHITECTURES)} "
-            f"(known: {', '.join(ARCHITECTURES)})"
-        )
+        raise SpecError(f"GGUF {title!r}: unknown architecture {arch!r}; {choices(arch, ARCHITECTURES)}")
     prefix = f"{arch}."
     values = {key.removeprefix(prefix): _plain(value) for key, value in metadata.items() if key.startswith(prefix)}
     fields = Fields(values, f"GGUF {title!r} ({arch})")
@@ -150,9 +147,7 @@ def _vocab(fields: Fields, metadata: Mapping[str, Any]) -> int:
         return fields.count("vocab_size")
     words = metadata.get("tokenizer.ggml.tokens")
     if not words:
-        raise fields.fail(
-            "neither vocab_size nor tokenizer.ggml.tokens is there; the vocabulary is unknown"
-        )
+        raise fields.fail("neither vocab_size nor tokenizer.ggml.tokens is there; the vocabulary is unknown")
     return len(words)
 
 

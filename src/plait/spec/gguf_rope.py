@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Sequence
 
-from plait.errors import nearest
-from plait.spec.fields import Fields
+from plait.spec.fields import Fields, choices
 from plait.spec.model import Rope
 
 ROPE_KEYS = (
@@ -48,10 +47,7 @@ def rope_from_gguf(
     theta = fields.number("rope.freq_base", 10_000.0)
     variant = fields.text("rope.scaling.type", "linear" if "rope.scale_linear" in fields else "none")
     if variant not in _SCALING_TYPES:
-        raise fields.fail(
-            f"rope.scaling.type is {variant!r}, which is not supported, {nearest(variant, _SCALING_TYPES)} "
-            f"(known: {', '.join(_SCALING_TYPES)})"
-        )
+        raise fields.fail(f"rope.scaling.type {variant!r} is not supported; {choices(variant, _SCALING_TYPES)}")
     if "rope_freqs.weight" in tensor_names:
         return _with_factors(fields, Rope(theta, dims), variant, factors)
     factor = fields.number("rope.scaling.factor", fields.number("rope.scale_linear", 1.0))

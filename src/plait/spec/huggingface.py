@@ -9,9 +9,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from plait.errors import SpecError, nearest
+from plait.errors import SpecError
 from plait.spec.checked import checked, head_dim
-from plait.spec.fields import Fields
+from plait.spec.fields import Fields, choices
 from plait.spec.huggingface_keys import DEFAULTS, SIZES, refuse_other_models
 from plait.spec.huggingface_rope import rope_from_config
 from plait.spec.model import FAMILIES, ModelSpec
@@ -37,10 +37,7 @@ def spec_from_config(config: Mapping[str, Any], name: str) -> ModelSpec:
     if family is None:
         raise SpecError(f"config of {name!r}: missing model_type (known: {', '.join(FAMILIES)})")
     if family not in FAMILIES:
-        raise SpecError(
-            f"config of {name!r}: unknown architecture {family!r}, {nearest(str(family), FAMILIES)} "
-            f"(known: {', '.join(FAMILIES)})"
-        )
+        raise SpecError(f"config of {name!r}: unknown architecture {family!r}; {choices(family, FAMILIES)}")
     what = f"{family} config of {name!r}"
     Fields(config, what).require(SIZES[family])
     refuse_other_models(config, family, what)
@@ -117,9 +114,7 @@ def _gpt2(fields: Fields, name: str) -> ModelSpec:
 def _activation(fields: Fields, key: str) -> Any:
     given = fields.text(key)
     if given not in _ACTIVATIONS:
-        raise fields.fail(
-            f"{key} {given!r} is not supported, {nearest(given, _ACTIVATIONS)} (known: {', '.join(_ACTIVATIONS)})"
-        )
+        raise fields.fail(f"{key} {given!r} is not supported; {choices(given, _ACTIVATIONS)}")
     return _ACTIVATIONS[given]
 
 

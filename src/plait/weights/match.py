@@ -94,7 +94,7 @@ def _explained(
 ) -> tuple[tuple[str, ...], list[str]]:
     """Notes on the surplus that does no harm, and the rest."""
     buffers = [name for name in surplus if ignorable(spec, name)]
-    notes = [f"{len(buffers)} buffers that follow from the config are not read: {listed(buffers)}"] if buffers else []
+    notes = [f"buffers that follow from the config are not read: {listed(buffers)}"] if buffers else []
     rest = [name for name in surplus if name not in buffers]
     embedding = next((each.name for each in by_name.values() if "embed.weight" in each.parts), "")
     if spec.tied and "lm_head.weight" in rest and embedding in places:

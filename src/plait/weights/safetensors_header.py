@@ -43,10 +43,16 @@ def parse_safetensors(path: Path) -> dict[str, Stored]:
 def _entries(path: Path, header: bytes) -> dict[str, _Entry]:
     try:
         raw: dict[str, Any] = msgspec.json.decode(header, type=dict[str, Any])
-        raw.pop("__metadata__", None)
-        return msgspec.convert(raw, dict[str, _Entry])
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-        raise corrupt(path, f"its header of {len(header)} bytes is not what the format asks: {error}") from None
+        raise corrupt(path, f"its header of {len(header)} bytes cannot be read: {error}") from None
+    return {name: _entry(path, name, entry) for name, entry in raw.items() if name != "__metadata__"}
+
+
+def _entry(path: Path, name: str, entry: Any) -> _Entry:
+    try:
+        return msgspec.convert(entry, _Entry)
+    except msgspec.MsgspecError as error:
+        raise corrupt(path, f"its header does not describe tensor {name!r} as the format asks: {error}") from None
 
 
 def _stored(path: Path, name: str, entry: _Entry, start: int) -> Stored:
