@@ -1,0 +1,40 @@
+"""The KV cache of a stage: every key and value it has computed, in place, allocated once."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from plait.spec.model import ModelSpec
+
+
+def cache_bytes(spec: ModelSpec, layers: int, slots: int, context: int, dtype: torch.dtype) -> int:
+    """Bytes of the keys and values of `layers` layers for `slots` requests of `context` positions."""
+    return layers * slots * 2 * spec.kv_heads * context * spec.head_dim * dtype.itemsize
+
+
+class KVCache:
+    """Keys and values of layers [first, end) for `slots` requests of at most `context` positions.
+
+    A layer's part is [slots, 2 × kv_heads, context, head_dim], keys before values, so that one copy stores both and
+    a run of slots is a view. Layers with a sliding window store all positions. Memory begins as zeros: positions that
+    were never written are masked, and what is masked must be finite. The system commits its pages as they are written.
+    """
+
+    def __init__(
+        self,
+        spec: ModelSpec,
+        first: int,
+        end: int,
+        slots: int,
+        context: int,
+        dtype: torch.dtype,
+        device: torch.device | str = "cpu",
+    ) -> None:
+        assert min(slots, context) > 0, f"a cache of {slots} slots of {context} positions"
+        self.slots, self.context = slots, context
+        self.bytes = cache_bytes(spec, end - first, slots, context, dtype)
+        shape = (slots, 2 * spec.kv_heads, context, spec.head_dim)
+        self.layers: tuple[Tensor, ...] = tuple(
+            torch.zeros(shape, dtype=dtype, device=device) for _ in range(first, end)
+        )

@@ -1,0 +1,131 @@
+"""A stage of a decoder: some layers, the embedding on the first stage, the LM head on the last."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn.functional import embedding
+
+from plait.errors import WeightsError
+from plait.nn.attention import spans
+from plait.nn.batch import Batch
+from plait.nn.cache import KVCache
+from plait.nn.layer import Layer, Step, Weights
+from plait.nn.linear import make_linear, packs
+from plait.nn.norms import make_norm
+from plait.nn.rope import rotations
+from plait.spec.model import ModelSpec
+from plait.spec.tensors import stage_tensors
+
+
+class StageModel:
+    """Layers [first, end) of `spec`.
+
+    `tensors` holds the stage's weights under the names of `plait.spec.tensors`; they are taken out of it and laid out
+    anew, one layer at a time. `rows` is how many rows a decoding micro-batch usually has: it decides how float32
+    weights are laid out, never what is computed.
+
+    Raises:
+        WeightsError: tensors are missing or have another shape.
+    """
+
+    def __init__(
+        self,
+        spec: ModelSpec,
+        first: int,
+        end: int,
+        tensors: dict[str, Tensor],
+        dtype: torch.dtype,
+        rows: int = 1,
+    ) -> None:
+        assert 0 <= first < end <= spec.layers, f"layers [{first}, {end}) of {spec.layers}"
+        _check(tensors, stage_tensors(spec, first, end))
+        self.spec, self.first, self.end, self.dtype = spec, first, end, dtype
+        self.device = next(iter(tensors.values())).device
+        packed = packs(dtype, self.device, rows)
+        self.is_last = end == spec.layers
+        self._windows = tuple(spec.windows[first:end])
+        self._rotations: Tensor | None = None
+        with torch.inference_mode():
+            self._load_ends(tensors, packed)
+            self._layers = tuple(
+                Layer(spec, Weights(tensors, layer, dtype), spec.windows[layer], packed) for layer in range(first, end)
+            )
+
+    def _load_ends(self, tensors: dict[str, Tensor], packed: bool) -> None:
+        spec, dtype = self.spec, self.dtype
+        embed, head = tensors.pop("embed.weight", None), tensors.pop("head.weight", None)
+        places = tensors.pop("positions.weight", None)
+        self._embed = embed.to(dtype) if embed is not None and self.first == 0 else None
+        self._places = None if places is None else places.to(dtype)
+        if self.is_last:
+            weight, bias = tensors.pop("norm.weight"), tensors.pop("norm.bias", None)
+            bias = None if bias is None else bias.to(dtype)
+            self._norm = make_norm(weight.to(dtype), bias, spec.norm_eps, spec.norm == "layer")
+            head = embed if spec.tied else head
+            assert head is not None
+            self._head = make_linear(head.to(dtype), None, packed)
+
+    @torch.inference_mode()
+    def forward(self, batch: Batch, inputs: Tensor, cache: KVCache) -> Tensor:
+        """One pass of `batch` through the stage.
+
+        `inputs` are token ids int64 [T] on the first stage, hidden states [T, hidden] elsewhere. Returns hidden states
+        [T, hidden], or on the last stage float32 logits [sampled rows, vocab].
+        """
+        assert inputs.shape[0] == batch.tokens, f"{inputs.shape[0]} inputs for {batch.tokens} tokens"
+        assert batch.longest <= cache.context, f"{batch.longest} positions in a cache of {cache.context}"
+        x = self._enter(inputs, batch)
+        step = self._step(batch, cache, x)
+        for layer, cached in zip(self._layers[:-1], cache.layers, strict=False):
+            x = layer(x, step, cached)
+        return self._leave(x, step, batch, cache.layers[-1])
+
+    def _enter(self, inputs: Tensor, batch: Batch) -> Tensor:
+        if self._embed is None:
+            return inputs.to(self.dtype)
+        x = embedding(inputs, self._embed)  # [T, hidden]
+        return x if self._places is None else x + embedding(batch.positions, self._places)
+
+    def _leave(self, x: Tensor, step: Step, batch: Batch, cached: Tensor) -> Tensor:
+        """The last layer; on the last stage for sampled rows alone, then the head."""
+        layer = self._layers[-1]
+        if not self.is_last:
+            return layer(x, step, cached)
+        if batch.sampled is not None and len(batch.sampled) == 0:
+            layer.store(x, step, cached)
+            return torch.empty(0, self.spec.vocab, dtype=torch.float32, device=x.device)
+        x = self._norm(layer(x, step, cached, batch.sampled))
+        logits = self._head(x)  # [sampled rows, vocab]
+        return logits if self.dtype == torch.float64 else logits.float()
+
+    def _step(self, batch: Batch, cache: KVCache, x: Tensor) -> Step:
+        rows = batch.rows
+        return Step(
+            rotation=self._rotation(batch, cache.context),
+            spans={window: spans(rows, window, cache.context, x) for window in set(self._windows)},
+            slots=batch.slots,
+            positions=batch.positions,
+            place=(rows[0].slot, rows[0].start, rows[0].start + rows[0].length) if len(rows) == 1 else None,
+        )
+
+    def _rotation(self, batch: Batch, context: int) -> Tensor | None:
+        """The rotary factors of the batch's positions, complex [T, 1, head_dim / 2]."""
+        rope = self.spec.rope
+        if rope is None:
+            return None
+        if self._rotations is None or len(self._rotations) < context:
+            self._rotations = rotations(rope, self.spec.head_dim, context, self.dtype).to(self.device)
+        return self._rotations[batch.positions].unsqueeze(1)
+
+
+def _check(tensors: dict[str, Tensor], shapes: dict[str, tuple[int, ...]]) -> None:
+    wrong = [f"{name} is missing" for name in shapes if name not in tensors]
+    wrong += [
+        f"{name} is {list(tensors[name].shape)}, not {list(shape)}"
+        for name, shape in shapes.items()
+        if name in tensors and tuple(tensors[name].shape) != shape
+    ]
+    wrong += [f"{name} is not a tensor of this stage" for name in tensors if name not in shapes]
+    if wrong:
+        raise WeightsError("the weights do not fit the model:\n  " + "\n  ".join(wrong))

@@ -1,0 +1,143 @@
+"""One decoder layer over packed weights and the cache."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from plait.nn.attention import Span, attend
+from plait.nn.linear import make_linear
+from plait.nn.mlp import Part, make_inner
+from plait.nn.norms import Norm, make_norm
+from plait.nn.rope import interleave
+from plait.spec.model import ModelSpec
+
+
+class Step(NamedTuple):
+    """What all layers of one forward share."""
+
+    rotation: Tensor | None  # complex [T, 1, head_dim / 2]
+    spans: Mapping[int | None, list[Span]]  # by window
+    slots: Tensor  # [T]
+    positions: Tensor  # [T]
+    place: tuple[int, int, int] | None  # (slot, first position, end) where the batch is one row
+
+
+class Weights:
+    """The tensors of one layer, taken out of `tensors` one by one so that originals do not pile up."""
+
+    def __init__(self, tensors: dict[str, Tensor], layer: int, dtype: torch.dtype) -> None:
+        self._tensors, self._prefix, self._dtype = tensors, f"layers.{layer}.", dtype
+
+    def part(self, name: str) -> Part:
+        """Weight and bias of `name`."""
+        weight = self._tensors.pop(f"{self._prefix}{name}.weight").to(self._dtype)
+        bias = self._tensors.pop(f"{self._prefix}{name}.bias", None)
+        return weight, None if bias is None else bias.to(self._dtype)
+
+    def has(self, name: str) -> bool:
+        """Whether the layer has `name`."""
+        return f"{self._prefix}{name}.weight" in self._tensors
+
+
+class Layer:
+    """A decoder layer. It writes keys and values into the cache in place."""
+
+    def __init__(self, spec: ModelSpec, weights: Weights, window: int | None, packed: bool) -> None:
+        self._spec, self._window = spec, window
+        self._post = spec.norm_placement == "post"
+        layer_norm = spec.norm == "layer"
+        self._attn_norm: Norm = make_norm(*weights.part("attn_norm"), spec.norm_eps, layer_norm)
+        self._mlp_norm: Norm = make_norm(*weights.part("mlp_norm"), spec.norm_eps, layer_norm)
+        self._qk_norm = _QKNorm(spec, weights) if spec.qk_norm is not None else None
+        self._qkv = make_linear(*_fused_qkv(spec, weights), packed)
+        self._o = make_linear(*weights.part("o"), packed)
+        gate = weights.part("gate") if spec.mlp == "gated" else None
+        self._inner = make_inner(spec, gate, weights.part("up"), packed)
+        self._down = make_linear(*weights.part("down"), packed)
+
+    def __call__(self, x: Tensor, step: Step, cached: Tensor, wanted: Tensor | None = None) -> Tensor:
+        """[T, hidden] to [T, hidden], or to the rows `wanted` alone."""
+        queries = self._attention_inputs(x, step, cached)
+        mixed = attend(queries, cached, step.spans[self._window])
+        if wanted is not None:
+            x, mixed = x[wanted], mixed[wanted]
+        if self._post:
+            x = x + self._attn_norm(self._o(mixed))
+            return x + self._mlp_norm(self._down(self._inner(x)))
+        x = self._o.add(mixed, x)
+        return self._down.add(self._inner(self._mlp_norm(x)), x)
+
+    def store(self, x: Tensor, step: Step, cached: Tensor) -> None:
+        """Only the keys and values of `x`: what the last layer does where nothing is sampled."""
+        self._attention_inputs(x, step, cached)
+
+    def _attention_inputs(self, x: Tensor, step: Step, cached: Tensor) -> Tensor:
+        """Queries [T, heads, head_dim]; keys and values go into the cache."""
+        spec = self._spec
+        qkv = self._qkv(x if self._post else self._attn_norm(x))
+        qkv = qkv.view(x.shape[0], -1, spec.head_dim)  # [T, heads + 2 kv_heads, head_dim]
+        turned = spec.heads + spec.kv_heads
+        if self._qk_norm is not None:
+            self._qk_norm(qkv)
+        if step.rotation is not None:
+            rotate(qkv[:, :turned], step.rotation)
+        _store(qkv[:, spec.heads :], step, cached)
+        return qkv[:, : spec.heads]
+
+
+def rotate(heads: Tensor, rotation: Tensor) -> None:
+    """Rotate `heads` [T, n, head_dim] in place by complex factors [T, 1, head_dim / 2], in their precision."""
+    if heads.dtype == rotation.real.dtype:
+        torch.view_as_complex(heads.view(*heads.shape[:2], -1, 2)).mul_(rotation)
+        return
+    wide = heads.to(rotation.real.dtype)
+    torch.view_as_complex(wide.view(*wide.shape[:2], -1, 2)).mul_(rotation)
+    heads.copy_(wide)
+
+
+def _store(pairs: Tensor, step: Step, cached: Tensor) -> None:
+    """Keys and values [T, 2 kv_heads, head_dim] to their places in the cache."""
+    if step.place is None:
+        cached[step.slots, :, step.positions] = pairs
+    else:
+        slot, first, end = step.place
+        cached[slot, :, first:end] = pairs.transpose(0, 1)
+
+
+class _QKNorm:
+    """RMSNorm of queries and keys, by head or over the whole projection."""
+
+    def __init__(self, spec: ModelSpec, weights: Weights) -> None:
+        self._spec = spec
+        self._query = self._make("q_norm", weights)
+        self._key = self._make("k_norm", weights)
+
+    def _make(self, name: str, weights: Weights) -> Norm:
+        spec = self._spec
+        weight, _ = weights.part(name)
+        return make_norm(_paired(spec, weight), None, spec.norm_eps, layer=False)
+
+    def __call__(self, qkv: Tensor) -> None:
+        heads, both = self._spec.heads, self._spec.heads + self._spec.kv_heads
+        for norm, part in ((self._query, qkv[:, :heads]), (self._key, qkv[:, heads:both])):
+            if self._spec.qk_norm == "full":
+                part.copy_(norm(part.flatten(1)).view_as(part))
+            else:
+                part.copy_(norm(part))
+
+
+def _paired(spec: ModelSpec, rows: Tensor) -> Tensor:
+    return rows if spec.rope is None else interleave(rows, spec.head_dim, spec.rope.dims)
+
+
+def _fused_qkv(spec: ModelSpec, weights: Weights) -> Part:
+    """Queries, keys and values as one weight; rows of queries and keys in pairs."""
+    (q, q_bias), (k, k_bias), (v, v_bias) = (weights.part(name) for name in "qkv")
+    weight = torch.cat([_paired(spec, q), _paired(spec, k), v])
+    if q_bias is None or k_bias is None or v_bias is None:
+        return weight, None
+    return weight, torch.cat([_paired(spec, q_bias), _paired(spec, k_bias), v_bias])
