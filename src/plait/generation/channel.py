@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import select
 import socket
-from typing import Generic, TypeVar
+from contextlib import suppress
+from typing import Any, Generic, TypeVar
 
 import msgspec
 
 Incoming = TypeVar("Incoming")
-Outgoing = TypeVar("Outgoing", contravariant=False)
+Outgoing = TypeVar("Outgoing")
 
 _LENGTH_BYTES = 4
 
 
 class Channel(Generic[Outgoing, Incoming]):
-    """One side of a connection. Sends structs of one union, receives those of another."""
+    """One side of a connection. Sends structs of one union, receives those of another: `incoming`."""
 
-    def __init__(self, connection: socket.socket, incoming: type[Incoming]) -> None:
+    def __init__(self, connection: socket.socket, incoming: Any) -> None:
         self._socket = connection
         self._encoder = msgspec.msgpack.Encoder()
         self._decoder = msgspec.msgpack.Decoder(incoming)
@@ -51,6 +52,11 @@ class Channel(Generic[Outgoing, Incoming]):
                 raise EOFError("the other side is gone")
             self._buffer += received
 
+    def shut_down(self) -> None:
+        """Tell the other side that nothing comes any more; it may still read what was sent."""
+        with suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+
     def close(self) -> None:
         """Close the connection."""
         self._socket.close()
@@ -60,6 +66,6 @@ class Channel(Generic[Outgoing, Incoming]):
         end = _LENGTH_BYTES + length
         if len(self._buffer) < _LENGTH_BYTES or len(self._buffer) < end:
             return None
-        message = self._decoder.decode(self._buffer[_LENGTH_BYTES:end])
+        message: Incoming = self._decoder.decode(self._buffer[_LENGTH_BYTES:end])
         del self._buffer[:end]
         return message

@@ -30,6 +30,10 @@ from plait.schedules.rounds import RoundSource
 from plait.timeline.record import RoundRecipe
 
 
+_IDLE_S = 1e8
+"""How long a rank waits for work: for ever, in a number that every clock can hold."""
+
+
 class Front(Protocol):
     """A rank's connection to the front."""
 
@@ -151,7 +155,7 @@ def follow(endpoint: Endpoint, worker: StageWorker, executor: Executor, stages: 
     decode = msgspec.msgpack.Decoder(ToFollower).decode
     poll: Callable[[], bytes | None] = lambda: endpoint.poll(0)  # noqa: E731
     while True:
-        message = decode(endpoint.wait(poll, "the next round from rank 0", timeout_s=float("inf")))
+        message = decode(endpoint.wait(poll, "the next round from rank 0", timeout_s=_IDLE_S))
         if isinstance(message, EndOfRounds):
             break
         for admitted in message.admitted:

@@ -27,6 +27,7 @@ class StageWorker:
     def __init__(self, model: StageModel, cache: KVCache, stages: int, on_tokens: Tokens) -> None:
         self._model, self._cache = model, cache
         self._single = stages == 1
+        self._last = model.end == model.spec.layers
         self._on_tokens = on_tokens
         self.sequences: dict[int, list[int]] = {}
         self.sampling: dict[int, SamplingParams] = {}
@@ -36,8 +37,8 @@ class StageWorker:
         """See `executor.Worker`."""
         work = one.work[micro_batch]
         inputs = self._token_ids(work) if message is None else message
-        output = self._model.forward(Batch.of(work, self._model.device), inputs, self._cache)
-        if not self._model.is_last:
+        output: torch.Tensor = self._model.forward(Batch.of(work, self._model.device), inputs, self._cache)
+        if not self._last:
             return output
         tokens = self._sample(output, work)
         if self._single:
@@ -59,5 +60,4 @@ class StageWorker:
         rows = [row for row in work.rows if row.samples]
         params = [self.sampling[row.request] for row in rows]
         requests = [row.request for row in rows]
-        positions = [row.start + row.length for row in rows]
-        return sample(logits, params, requests, positions)  # [sampled]
+        return sample(logits, params, requests, [row.start + row.length for row in rows])  # [sampled]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tomllib
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -83,6 +84,11 @@ def plan_from_table(values: dict[str, Any], what: str = "the plan") -> Plan:
         table.slots,
         table.reason,
     )
+
+
+def plan_from_text(text: str) -> Plan:
+    """The plan that `dump_plan` wrote. Errors: PlanError."""
+    return plan_from_table(tomllib.loads(text))
 
 
 def load_plan(path: Path) -> Plan:

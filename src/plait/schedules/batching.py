@@ -46,18 +46,8 @@ class Batcher:
         self._active: dict[int, _Active] = {}
 
     def add(self, request: int, prompt_length: int, max_tokens: int) -> None:
-        """Queue a request. Errors: RequestError where prompt and answer exceed the context."""
-        if prompt_length < 1:
-            raise RequestError(f"request {request} has an empty prompt, but needs at least one token")
-        if max_tokens < 1:
-            raise RequestError(f"request {request} asks for {max_tokens} tokens, but at least 1 can be made")
-        needed = prompt_length + max_tokens
-        if needed > self._context:
-            raise RequestError(
-                f"request {request} has a prompt of {prompt_length} tokens and asks for {max_tokens} more,"
-                f" {needed} in all, but the context holds {self._context}: {needed - self._context} too many"
-                f" (--context {needed} would hold it)"
-            )
+        """Queue a request. Errors: RequestError as `check_request`."""
+        check_request(request, prompt_length, max_tokens, self._context)
         self._waiting.append((request, prompt_length, max_tokens))
 
     @property
@@ -118,6 +108,21 @@ class Batcher:
         start = active.computed
         length = min(self._chunk, active.prompt - start)
         return Row(active.request, active.slot, start, length, start + length == active.prompt)
+
+
+def check_request(request: int, prompt_length: int, max_tokens: int, context: int) -> None:
+    """The prompt and its answer fit the context. Errors: RequestError."""
+    if prompt_length < 1:
+        raise RequestError(f"request {request} has an empty prompt, but needs at least one token")
+    if max_tokens < 1:
+        raise RequestError(f"request {request} asks for {max_tokens} tokens, but at least 1 can be made")
+    needed = prompt_length + max_tokens
+    if needed > context:
+        raise RequestError(
+            f"request {request} has a prompt of {prompt_length} tokens and asks for {max_tokens} more,"
+            f" {needed} in all, but the context holds {context}: {needed - context} too many"
+            f" (--context {needed} would hold it)"
+        )
 
 
 def deal(rows: list[Row], micro_batches: int) -> list[list[Row]]:

@@ -1,0 +1,104 @@
+"""``plait generate``: run a model that is split over local processes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from plait.cli.output import verb, words, write_json
+from plait.cli.watch import Watch
+from plait.errors import PlanError, RequestError
+
+if TYPE_CHECKING:
+    from plait.generation.planning import Options
+
+_LAYERS_HELP = "Layers of each stage, as in 12,18."
+
+
+def parse_layers(text: str | None) -> tuple[int, ...] | None:
+    """``12,18`` becomes (12, 18). Errors: PlanError."""
+    if text is None:
+        return None
+    try:
+        return tuple(int(piece) for piece in text.split(","))
+    except ValueError:
+        raise PlanError(f"--layers {text!r} is not a list of numbers: write one for each stage, as in 12,18") from None
+
+
+def read_prompts(prompt: str | None, file: Path | None) -> list[str]:
+    """The prompt, or one a line of the file (blank lines left out). Errors: RequestError."""
+    if prompt is not None and file is not None:
+        raise RequestError("both a prompt and --prompt-file were given: give one of them")
+    if file is None:
+        return [] if prompt is None else [prompt]
+    try:
+        lines = file.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise RequestError(f"--prompt-file {file} cannot be read: {error}") from None
+    prompts = [line for line in lines if line.strip()]
+    if not prompts:
+        raise RequestError(f"--prompt-file {file} holds no prompt: write one a line")
+    return prompts
+
+
+@verb
+def generate(
+    prompt: Annotated[str | None, typer.Argument(help="What to ask.", show_default=False)] = None,
+    model: Annotated[str, typer.Option(help="demo, a directory, a .gguf file, or a Hugging Face id.")] = "demo",
+    pp: Annotated[int | None, typer.Option("--pp", "--stages", help="Pipeline stages.")] = None,
+    layers: Annotated[str | None, typer.Option(help=_LAYERS_HELP)] = None,
+    plan: Annotated[Path | None, typer.Option(help="A plan file; it decides on the split.")] = None,
+    users: Annotated[int, typer.Option(min=1, help="Ask each prompt for so many users at once.")] = 1,
+    prompt_file: Annotated[Path | None, typer.Option(help="Prompts, one a line.")] = None,
+    schedule: Annotated[str, typer.Option(help="auto, layerwise or pipelined.")] = "auto",
+    micro_batches: Annotated[int | None, typer.Option(min=1, help="In flight together.")] = None,
+    max_tokens: Annotated[int, typer.Option(min=1, help="Tokens of an answer at most.")] = 256,
+    temperature: Annotated[float, typer.Option(help="0 always takes the most likely token.")] = 0.0,
+    top_p: Annotated[float, typer.Option(help="Sample from the likeliest tokens that make up this share.")] = 1.0,
+    top_k: Annotated[int, typer.Option(help="Sample from so many likeliest tokens; 0 from all.")] = 0,
+    seed: Annotated[int, typer.Option(help="The same seed gives the same text on any split.")] = 0,
+    dtype: Annotated[str, typer.Option(help="auto, float32 or bfloat16.")] = "auto",
+    context: Annotated[int | None, typer.Option(min=1, help="Positions a request may take.")] = None,
+    threads: Annotated[int | None, typer.Option(min=1, help="Threads of each stage.")] = None,
+    chat: Annotated[bool | None, typer.Option("--chat/--raw", help="As a chat, or text to go on.")] = None,
+    run: Annotated[Path | None, typer.Option(help="Where to keep the run's record.")] = None,
+    json: Annotated[bool, typer.Option("--json", help="One JSON object instead of text.")] = False,
+) -> None:
+    """Run a model split over local processes, and show what each stage did, predicted and measured."""
+    from plait.generation.planning import Options
+    from plait.plans.sampling import SamplingParams
+
+    options = Options(
+        model=model,
+        stages=pp,
+        layers=parse_layers(layers),
+        plan=plan,
+        users=users,
+        schedule=schedule,
+        micro_batches=micro_batches,
+        max_tokens=max_tokens,
+        sampling=SamplingParams(temperature=temperature, top_p=top_p, top_k=top_k, seed=seed),
+        dtype=dtype,
+        context=context,
+        threads=threads,
+        chat=chat,
+    )
+    _run(read_prompts(prompt, prompt_file), options, run, as_json=json)
+
+
+def _run(prompts: list[str], options: Options, run: Path | None, *, as_json: bool) -> None:
+    from plait.generation.generate import generate as run_generate
+    from plait.reports.terminal import report
+
+    console = words()
+    watch = Watch(console, options.max_tokens, as_json=as_json)
+    with watch:
+        result = run_generate(prompts, options, watch=watch, run=run)
+    if as_json:
+        write_json(result.json)
+        return
+    console.print()
+    report(result.record, console)
+    console.print(f"run kept in {result.run} (plait report {result.run})", soft_wrap=True)

@@ -1,0 +1,55 @@
+"""`plait.generate()`: from prompts and a model's name to text, with the plan, the prediction and the measurement."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from plait.generation.answer import Launch, Request, answer
+from plait.generation.launch import ProcessRanks
+from plait.generation.opened import encode_all, open_model
+from plait.generation.planning import CostsFor, Options, make_plan, measured_costs
+from plait.generation.record import new_run, run_record
+from plait.generation.watch import Unwatched, Watch
+from plait.simulator.simulate import simulate
+from plait.timeline.record import RunRecord
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What came out: the texts, the run's record and its place, and the JSON that `plait generate --json` prints."""
+
+    texts: tuple[str, ...]
+    json: Mapping[str, Any]
+    record: RunRecord
+    run: Path
+
+
+def generate(
+    prompts: Sequence[str],
+    options: Options | None = None,
+    *,
+    costs_for: CostsFor = measured_costs,
+    launch: Launch = ProcessRanks,
+    watch: Watch | None = None,
+    run: Path | None = None,
+) -> Result:
+    """Answer `prompts` with a model that is split by a plan, and keep a record of the run.
+
+    Errors: UsageError for what cannot work, before anything is started; RunError for what broke.
+    """
+    options, watch = options or Options(), watch or Unwatched()
+    opened = open_model(options.model, watch.say)
+    encoded = encode_all(opened, prompts, options.users, options.chat)
+    plan = make_plan(opened, encoded, options, costs_for)
+    plan = replace(plan, slots=min(plan.slots, len(encoded)))
+    requests = [Request(ids, options.max_tokens, opened.stop, options.sampling) for ids in encoded]
+    watch.planned(plan, opened.tokenizer, len(requests))
+    outcome = answer(plan, opened.index, requests, launch, watch)
+    predicted = simulate(plan.layout, outcome.rounds, costs_for(plan.layout, opened.spec), opened.spec)
+    texts = tuple(opened.tokenizer.decode(one.tokens) for one in outcome.answers)
+    record = run_record(opened, plan, outcome, predicted, texts)
+    place = record.save(run or new_run())
+    return Result(texts, {**record.result, "run": str(place)}, record, place)

@@ -1,0 +1,166 @@
+"""Starts the ranks of a plan on this host: a process each, or a thread each where a test wants it small and quick."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from contextlib import suppress
+from typing import TYPE_CHECKING, Protocol
+
+from plait.generation.channel import Channel
+from plait.generation.protocol import Setup, ToFront, ToRank
+from plait.plans.file import dump_plan
+from plait.plans.layout import Layout
+from plait.plans.plan import Plan
+from plait.weights.index import WeightsIndex
+
+if TYPE_CHECKING:
+    from plait.comm.threads import ThreadEndpoint
+
+RankChannel = Channel[ToRank, ToFront]
+FrontChannel = Channel[ToFront, ToRank]
+
+_EXIT_WAIT_S = 5.0
+
+
+class Ranks(Protocol):
+    """Started ranks, and the channels to them, rank by rank."""
+
+    channels: list[RankChannel]
+
+    def death(self, rank: int) -> str | None:
+        """How a rank ended where it did not end well, in words; None while it lives or where it ended as it should."""
+
+    def stop(self) -> None:
+        """End what still runs, and wait for it."""
+
+
+class ProcessRanks:
+    """Each rank a process of this host, linked by shared memory."""
+
+    def __init__(self, plan: Plan, index: WeightsIndex, *, trace: bool = True) -> None:
+        from plait.comm.shm import ShmMesh
+
+        self.channels: list[RankChannel] = []
+        self._processes: list[subprocess.Popen[bytes]] = []
+        size = plan.layout.ranks
+        mesh = ShmMesh.create(size, plan.layout.link_capacity)
+        try:
+            for rank in range(size):
+                self._start(plan.layout, rank, mesh.descriptors(rank))
+            for rank, channel in enumerate(self.channels):
+                with suppress(EOFError):  # the session sees that it died, and says how
+                    channel.send(Setup(rank, dump_plan(plan), index.to_bytes(), dict(mesh.description(rank)), trace))
+        except BaseException:
+            self.stop()
+            raise
+        finally:
+            mesh.close_parent()
+
+    def _start(self, layout: Layout, rank: int, descriptors: tuple[int, ...]) -> None:
+        mine, theirs = socket.socketpair()
+        with theirs:
+            command = [sys.executable, "-m", "plait.generation.rank", str(theirs.fileno())]
+            process = subprocess.Popen(
+                command,
+                pass_fds=(*descriptors, theirs.fileno()),
+                env=_environment(layout, rank),
+                stdin=subprocess.DEVNULL,
+            )
+        self._processes.append(process)
+        self.channels.append(Channel(mine, ToFront))
+
+    @property
+    def process_ids(self) -> list[int]:
+        """Each rank's process."""
+        return [process.pid for process in self._processes]
+
+    def death(self, rank: int) -> str | None:
+        """See `Ranks`."""
+        process = self._processes[rank]
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(0.5)
+        if process.returncode is None or process.returncode == 0:
+            return None
+        if process.returncode < 0:
+            number = -process.returncode
+            return f"was killed by signal {number} ({signal.Signals(number).name})"
+        return f"ended with exit status {process.returncode}"
+
+    def stop(self) -> None:
+        """See `Ranks`."""
+        for channel in self.channels:
+            channel.close()
+        for process in self._processes:
+            try:
+                process.wait(_EXIT_WAIT_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+
+class ThreadRanks:
+    """Each rank a thread of this process: no start-up, no isolation. torch computes with one thread then."""
+
+    def __init__(self, plan: Plan, index: WeightsIndex, *, trace: bool = True) -> None:
+        import torch
+
+        from plait.comm.threads import thread_mesh
+
+        torch.set_num_threads(1)
+        self.channels: list[RankChannel] = []
+        self._threads: list[threading.Thread] = []
+        for rank, endpoint in enumerate(thread_mesh(plan.layout.ranks, plan.layout.link_capacity)):
+            mine, theirs = socket.socketpair()
+            self.channels.append(Channel(mine, ToFront))
+            channel: FrontChannel = Channel(theirs, ToRank)
+            arguments = (rank, plan, index, endpoint, channel, trace)
+            self._threads.append(threading.Thread(target=_thread_rank, args=arguments, daemon=True))
+        for thread in self._threads:
+            thread.start()
+
+    def death(self, rank: int) -> str | None:
+        """See `Ranks`: a thread's failure is always told."""
+        return None
+
+    def stop(self) -> None:
+        """See `Ranks`."""
+        for channel in self.channels:
+            channel.shut_down()
+        for thread in self._threads:
+            thread.join(_EXIT_WAIT_S)
+        for channel in self.channels:
+            channel.close()
+
+
+def _thread_rank(
+    rank: int, plan: Plan, index: WeightsIndex, endpoint: ThreadEndpoint, channel: FrontChannel, trace: bool
+) -> None:
+    from plait.generation.rank import failure, run_rank
+
+    try:
+        run_rank(rank, plan, index, endpoint, channel, trace=trace)
+    except BaseException as error:
+        endpoint.fail(str(error))
+        with suppress(EOFError):
+            channel.send(failure(rank, error))
+    finally:
+        endpoint.close()
+        channel.close()
+
+
+def _environment(layout: Layout, rank: int) -> dict[str, str]:
+    """Threads of the stage; they sleep between two computations, or they would take the core of a neighbour."""
+    threads = str(layout.stages[rank].threads)
+    return {**os.environ, "OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads, **openmp_waiting()}
+
+
+def openmp_waiting() -> dict[str, str]:
+    """How OpenMP threads wait for work, unless the person has said it: a short spin, then sleep."""
+    if "OMP_WAIT_POLICY" in os.environ or "GOMP_SPINCOUNT" in os.environ:
+        return {}
+    return {"GOMP_SPINCOUNT": "20000"}

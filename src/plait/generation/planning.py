@@ -1,0 +1,123 @@
+"""The plan of a generation on this host: from a plan file, or the fastest one that the options allow."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import psutil
+
+from plait.costs.protocol import Costs
+from plait.errors import CapacityError, PlanError
+from plait.generation.opened import Opened
+from plait.planner.capacity import require_memory
+from plait.planner.local import Wishes, plan_local, usable_cores
+from plait.plans.file import load_plan
+from plait.plans.layout import DTYPES, Layout
+from plait.plans.plan import GRID, Plan, check_plan
+from plait.plans.sampling import SamplingParams
+from plait.schedules.batching import check_request
+from plait.spec.model import ModelSpec
+
+CostsFor = Callable[[Layout, ModelSpec], Costs]
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What `plait generate` takes; None lets Plait choose. `layers`: layers of each stage. `chat` None: where it can.
+
+    `users` repeats each prompt with as many request numbers. With `plan` the plan file decides on the split.
+    """
+
+    model: str = "demo"
+    stages: int | None = None
+    layers: tuple[int, ...] | None = None
+    plan: Path | None = None
+    users: int = 1
+    schedule: str = "auto"
+    micro_batches: int | None = None
+    chunk: int | None = None
+    max_tokens: int = 256
+    sampling: SamplingParams = field(default_factory=SamplingParams)
+    dtype: str = "auto"
+    context: int | None = None
+    threads: int | None = None
+    chat: bool | None = None
+
+
+def measured_costs(layout: Layout, spec: ModelSpec) -> Costs:
+    """What this host was measured to take, or is measured now."""
+    from plait.prober.local import local_costs
+
+    return local_costs(layout, spec)
+
+
+def make_plan(opened: Opened, prompts: Sequence[Sequence[int]], options: Options, costs_for: CostsFor) -> Plan:
+    """Errors: PlanError, RequestError, CapacityError, each before anything is started."""
+    plan = _from_file(options.plan, opened) if options.plan else _chosen(opened, prompts, options, costs_for)
+    for number, prompt in enumerate(prompts):
+        check_request(number, len(prompt), options.max_tokens, plan.context)
+    return plan
+
+
+def _from_file(path: Path, opened: Opened) -> Plan:
+    plan = load_plan(path)
+    check_plan(plan, opened.spec)
+    require_memory(plan, opened.spec, free_memory(plan.layout))
+    return plan
+
+
+def _chosen(opened: Opened, prompts: Sequence[Sequence[int]], options: Options, costs_for: CostsFor) -> Plan:
+    """float32, unless only bfloat16 fits in memory or the options say so."""
+    dtypes = ("float32", "bfloat16") if options.dtype == "auto" else (_known_dtype(options.dtype),)
+    for dtype in dtypes:
+        wishes = _wishes(opened, prompts, options, dtype)
+        for number, prompt in enumerate(prompts):
+            check_request(number, len(prompt), options.max_tokens, wishes.context)
+        plan = plan_local(opened.spec, wishes, lambda layout: costs_for(layout, opened.spec))
+        try:
+            require_memory(plan, opened.spec, free_memory(plan.layout))
+        except CapacityError:
+            if dtype == dtypes[-1]:
+                raise
+        else:
+            break
+    return plan if dtype == dtypes[0] else replace(plan, reason=f"{plan.reason}; bfloat16, as float32 does not fit")
+
+
+def _known_dtype(name: str) -> str:
+    if name not in DTYPES:
+        raise PlanError(f"unknown dtype {name!r} (known: auto, {', '.join(DTYPES)})")
+    return name
+
+
+def _wishes(opened: Opened, prompts: Sequence[Sequence[int]], options: Options, dtype: str) -> Wishes:
+    longest = max(map(len, prompts))
+    context = options.context or min(_on_grid(longest + options.max_tokens), opened.spec.max_positions)
+    return Wishes(
+        model=opened.name,
+        prompts=tuple(map(len, prompts)),
+        max_tokens=options.max_tokens,
+        context=context,
+        stages=options.stages,
+        layers=options.layers,
+        schedule=options.schedule,
+        micro_batches=options.micro_batches,
+        chunk=options.chunk,
+        threads=options.threads,
+        dtype=dtype,
+        cores=usable_cores(),
+    )
+
+
+def _on_grid(positions: int) -> int:
+    return -(-positions // GRID) * GRID
+
+
+def free_memory(layout: Layout) -> dict[str, int]:
+    """Bytes that are free on this host, under the name that the layout's stages give it. Errors: PlanError."""
+    hosts = {stage.host for stage in layout.stages}
+    if len(hosts) != 1:
+        raise PlanError(f"the plan names hosts {sorted(hosts)}, but only one host can be started from here")
+    return {hosts.pop(): psutil.virtual_memory().available}

@@ -1,0 +1,95 @@
+"""What a run leaves behind: its record on disk, and the JSON of ``plait generate --json``."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import platformdirs
+
+from plait.generation.answer import Outcome
+from plait.generation.opened import Opened
+from plait.plans.file import dump_plan
+from plait.plans.plan import Plan
+from plait.spec.model import ModelSpec
+from plait.timeline.metrics import generation_metrics
+from plait.timeline.record import RunRecord, StageSummary
+from plait.timeline.timeline import Timeline
+
+
+def new_run() -> Path:
+    """A directory for a new run, not made yet, below the user's state directory."""
+    stamp = time.strftime("%Y%m%d-%H%M%S")
+    runs = Path(platformdirs.user_state_dir("plait")) / "runs"
+    names = (runs / (stamp if number == 0 else f"{stamp}-{number}") for number in range(1000))
+    return next(path for path in names if not path.exists())
+
+
+def model_summary(name: str, spec: ModelSpec) -> dict[str, Any]:
+    """What a reader of a run is told of its model."""
+    return {"name": name, "family": spec.family, "layers": spec.layers, "hidden": spec.hidden, "vocab": spec.vocab}
+
+
+def run_record(opened: Opened, plan: Plan, outcome: Outcome, predicted: Timeline, texts: Sequence[str]) -> RunRecord:
+    """The record of a run that has ended."""
+    counts = {request: len(one.tokens) for request, one in enumerate(outcome.answers)}
+    stages = _stages(plan, outcome)
+    measured: dict[str, float] = generation_metrics(outcome.measured, outcome.rounds, counts)
+    measured["peak_bytes"] = max(one.peak_bytes for one in outcome.ranks)
+    result = {
+        "model": opened.name,
+        "dtype": "/".join(sorted({stage.dtype for stage in plan.layout.stages})),
+        "plan": _plan_json(plan, stages),
+        "requests": [
+            {
+                "prompt_tokens": one.prompt_tokens,
+                "tokens": one.tokens,
+                "text": text,
+                "finish_reason": one.finish_reason,
+            }
+            for one, text in zip(outcome.answers, texts, strict=True)
+        ],
+        "measured": measured,
+        "predicted": generation_metrics(predicted, outcome.rounds, counts),
+    }
+    model = model_summary(opened.name, opened.spec)
+    return RunRecord(dump_plan(plan), stages, model, outcome.recipes, predicted, outcome.measured, result)
+
+
+def _plan_json(plan: Plan, stages: Sequence[StageSummary]) -> dict[str, Any]:
+    return {
+        "stages": [
+            {
+                "stage": one.stage,
+                "ranks": list(one.ranks),
+                "layers": list(one.layers),
+                "dtype": one.dtype,
+                "threads": plan.layout.stages[one.stage].threads,
+                "weight_bytes": one.weight_bytes,
+                "peak_bytes": one.peak_bytes,
+            }
+            for one in stages
+        ],
+        "schedule": plan.schedule,
+        "micro_batches": plan.micro_batches,
+        "chunk": plan.chunk,
+        "context": plan.context,
+        "reason": plan.reason,
+    }
+
+
+def _stages(plan: Plan, outcome: Outcome) -> tuple[StageSummary, ...]:
+    return tuple(
+        StageSummary(
+            number,
+            stage.ranks,
+            stage.layers,
+            stage.dtype,
+            stage.weights,
+            sum(outcome.weight_bytes[rank] for rank in stage.ranks),
+            max(outcome.ranks[rank].peak_bytes for rank in stage.ranks),
+        )
+        for number, stage in enumerate(plan.layout.stages)
+    )

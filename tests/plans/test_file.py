@@ -1,0 +1,102 @@
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from plait.errors import PlanError
+from plait.plans.file import dump_plan, load_plan, plan_from_text, save_plan
+from plait.plans.layout import Layout, Stage
+from plait.plans.plan import Plan, check_plan
+from plait.spec.model import ModelSpec, Rope
+
+SPEC = ModelSpec(
+    "tiny", "llama", 8, 64, 4, 2, 16, 128, 100, 512, 1e-5, Rope(10_000.0, 16), (None,) * 8
+)  # 8 layers, 512 positions
+
+
+def plan(**changes: object) -> Plan:
+    stages = (Stage((0, 5), (0,), "float32", "float32", 2), Stage((5, 8), (1,), "bfloat16", "bfloat16", 1))
+    whole = Plan("demo", Layout({"pp": 2}, stages, 3, 7), "pipelined", 2, 128, 256, 4, 'a "reason" with µ')
+    return replace(whole, **changes)  # type: ignore[arg-type]
+
+
+cuts = st.lists(st.integers(1, 9), min_size=1, max_size=6)
+
+
+@given(cuts, st.integers(1, 8), st.sampled_from(["float32", "bfloat16"]), st.text(max_size=20))
+def test_round_trip(counts: list[int], threads: int, dtype: str, reason: str) -> None:
+    ends = [sum(counts[: i + 1]) for i in range(len(counts))]
+    stages = tuple(
+        Stage(cut, (rank,), dtype, dtype, threads) for rank, cut in enumerate(zip([0, *ends[:-1]], ends, strict=True))
+    )
+    made = Plan("a/b", Layout({"pp": len(counts)}, stages, 2), "layerwise", 1, 64, 64, 1, reason)
+    assert plan_from_text(dump_plan(made)) == made
+
+
+def test_a_file(tmp_path: Path) -> None:
+    save_plan(plan(), tmp_path / "plan.toml")
+    assert load_plan(tmp_path / "plan.toml") == plan()
+    check_plan(plan(), SPEC)
+
+
+def refusal(text: str) -> str:
+    with pytest.raises(PlanError) as error:
+        plan_from_text(text)
+    return str(error.value)
+
+
+def test_unknown_keys_name_the_nearest() -> None:
+    text = dump_plan(plan()).replace("micro_batches", "microbatches").replace("threads = 2", "thread = 2")
+    assert refusal(text).splitlines() == [
+        "the plan has 3 faults:",
+        "  key 'micro_batches' is missing",
+        "  unknown key 'stages.0.thread': did you mean 'threads'?",
+        "  unknown key 'microbatches': did you mean 'micro_batches'?",
+    ]
+
+
+def test_wrong_types_and_versions() -> None:
+    assert refusal(dump_plan(plan()).replace("chunk = 128", 'chunk = "128"')) == (
+        "the plan has a fault:\n  chunk is '128': input should be a valid integer"
+    )
+    assert refusal(dump_plan(plan()).replace("plait = 1", "plait = 2")) == (
+        "the plan has format 2, but this version reads plait = 1"
+    )
+
+
+def test_files_that_cannot_be_read(tmp_path: Path) -> None:
+    with pytest.raises(PlanError) as error:
+        load_plan(tmp_path / "none.toml")
+    assert str(error.value) == f"plan file {tmp_path / 'none.toml'}: no such file"
+    (tmp_path / "bad.toml").write_text("a = ")
+    with pytest.raises(PlanError) as error:
+        load_plan(tmp_path / "bad.toml")
+    assert str(error.value) == f"plan file {tmp_path / 'bad.toml'} is not TOML: Invalid value (at end of document)"
+
+
+def with_stage(**changes: object) -> Plan:
+    made = plan()
+    first = replace(made.layout.stages[0], **changes)  # type: ignore[arg-type]
+    return replace(made, layout=replace(made.layout, stages=(first, *made.layout.stages[1:])))
+
+
+@pytest.mark.parametrize(
+    ("made", "message"),
+    [
+        (plan(chunk=100), "chunk is 100, but must be a multiple of 64 positions"),
+        (plan(micro_batches=0), "micro_batches is 0, but must be at least 1"),
+        (plan(context=513), "context is 513 positions, but tiny was made for at most 512: 1 too many"),
+        (with_stage(dtype="int7"), "stage 0: unknown dtype 'int7' (known: bfloat16, float32)"),
+        (
+            with_stage(dtype="bfloat16"),
+            "stage 0 stores weights as float32 but computes in bfloat16: not supported",
+        ),
+        (with_stage(threads=0), "stage 0 has 0 threads, but needs at least 1"),
+    ],
+)
+def test_plans_that_cannot_be(made: Plan, message: str) -> None:
+    with pytest.raises(PlanError) as error:
+        check_plan(made, SPEC)
+    assert str(error.value) == message
