@@ -3,25 +3,15 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
-from itertools import pairwise
-from typing import Any, NamedTuple
+from collections.abc import Mapping
+from typing import Any
 
-from plait.plans.action import Kind
-from plait.plans.round import Row
-from plait.timeline.compare import Shares, compare, summarise
-from plait.timeline.record import RoundRecipe, RunRecord
+from plait.timeline.compare import compare, summarise
+from plait.timeline.metrics import generation_metrics
+from plait.timeline.record import RunRecord
 from plait.timeline.timeline import Timeline
 
 Figures = dict[str, Any]
-
-
-class Forward(NamedTuple):
-    """A row that the last stage has finished. `prefill`: it belongs to a prompt, up to the row of its first token."""
-
-    end_s: float
-    row: Row
-    prefill: bool
 
 
 def report_json(record: RunRecord) -> dict[str, Any]:
@@ -46,14 +36,23 @@ def figures(record: RunRecord, timeline: Timeline | None, source: str) -> Figure
         return None
     summary = summarise(timeline)
     sent = _sent_bytes(timeline)
-    speeds = _speeds(list(_forwards(timeline, record.rounds)), summary.start_s, summary.makespan_s)
     stages = [
         {**_facts(record, one.stage), **one.shares._asdict(), "comm_bytes": sent.get(one.stage, 0)}
         for one in summary.stages
     ]
-    whole = {**summary.whole._asdict(), "comm_bytes": sum(sent.values()), "makespan_s": summary.makespan_s}
     known: Mapping[str, Any] = record.result.get(source) or {}
-    return {**known, **speeds, **whole, "stages": stages}
+    whole = {**known, **summary.whole._asdict(), "comm_bytes": sum(sent.values()), "makespan_s": summary.makespan_s}
+    return {**whole, **_speeds(record, timeline), "stages": stages}
+
+
+def _speeds(record: RunRecord, timeline: Timeline) -> Figures:
+    """Tokens and when they came, of the tokens that the requests kept; nothing where no rounds are recorded."""
+    if not record.rounds:
+        return {}
+    requests = record.result.get("requests")
+    counts = None if requests is None else {number: len(one["tokens"]) for number, one in enumerate(requests)}
+    metrics = generation_metrics(timeline, record.make_rounds(), counts)
+    return {key: value for key, value in metrics.items() if "token" in key or key == "ttft_s"}
 
 
 def _facts(record: RunRecord, stage: int) -> Figures:
@@ -74,56 +73,6 @@ def _sent_bytes(timeline: Timeline) -> dict[int, int]:
     return dict(sent)
 
 
-def _forwards(timeline: Timeline, rounds: Sequence[RoundRecipe]) -> Iterator[Forward]:
-    """Every row of the run, in the order in which the rounds hold them; those that no span tells of are left out."""
-    last = max((span.action.stage for span in timeline.spans), default=0)
-    ends = {
-        (span.action.round, span.action.micro_batch): span.end_s
-        for span in timeline.spans
-        if span.action.kind is Kind.FORWARD and span.action.stage == last
-    }
-    begun: set[int] = set()
-    for recipe in rounds:
-        for index, micro_batch in enumerate(recipe.work):
-            for row in micro_batch.rows:
-                prefill = row.request not in begun
-                if row.samples:
-                    begun.add(row.request)
-                if (recipe.number, index) in ends:
-                    yield Forward(ends[recipe.number, index], row, prefill)
-
-
-def _speeds(forwards: Sequence[Forward], start_s: float, makespan_s: float) -> Figures:
-    """Tokens and when they came; a figure that the run is too short for is left out.
-
-    `ttft_s` is from the run's beginning to its first token. `prefill_tokens_per_s` counts the prompts' positions, up to
-    the end of the last prompt; `decode_tokens_per_s` the tokens, all users together, from that moment on.
-    `time_per_token_s` is the mean gap between two tokens of one request.
-    """
-    tokens = [one for one in forwards if one.row.samples]
-    if not tokens or makespan_s <= 0:
-        return {}
-    prompt = [one for one in forwards if one.prefill]
-    prompt_end_s = max((one.end_s for one in prompt), default=start_s)
-    decoded = [one for one in tokens if one.end_s > prompt_end_s]
-    speeds = {"ttft_s": min(one.end_s for one in tokens) - start_s, "tokens_per_s": len(tokens) / makespan_s}
-    if prompt_end_s > start_s:
-        speeds["prefill_tokens_per_s"] = sum(one.row.length for one in prompt) / (prompt_end_s - start_s)
-    if decoded:
-        speeds["decode_tokens_per_s"] = len(decoded) / (max(one.end_s for one in decoded) - prompt_end_s)
-    gaps = _gaps(tokens)
-    if gaps:
-        speeds["time_per_token_s"] = sum(gaps) / len(gaps)
-    return speeds
-
-
-def _gaps(tokens: Sequence[Forward]) -> list[float]:
-    moments: dict[int, list[float]] = defaultdict(list)
-    for one in tokens:
-        moments[one.row.request].append(one.end_s)
-    return [after - before for of_request in moments.values() for before, after in pairwise(of_request)]
-
-
 def _off(record: RunRecord, predicted: Figures, measured: Figures) -> Figures:
     assert record.predicted is not None
     assert record.measured is not None
@@ -140,7 +89,3 @@ def _off(record: RunRecord, predicted: Figures, measured: Figures) -> Figures:
 
 def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-SHARE_KEYS = Shares._fields
-"""The figures that every stage has."""

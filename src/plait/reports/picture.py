@@ -9,7 +9,7 @@ stage 0 predicted ██████▒▒▒▒▒▒██████▒▒�
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from itertools import groupby
 from math import floor, log10
 from typing import NamedTuple
@@ -27,16 +27,29 @@ MIN_CELLS = 20
 _BUSY = 6
 """Columns of the busy share at a row's end."""
 
-_TICK_CELLS = 10
+_TICK_CELLS = 8
 """Ticks stand at least so many cells apart."""
 
 
 class Row(NamedTuple):
-    """One line of the picture, painted; `busy` is the share of the window in which it computes, exactly."""
+    """One line of the picture, painted; `busy` is the share of its timeline's part in which it computes, exactly."""
 
     label: str
     marks: tuple[Mark, ...]
     busy: float
+
+
+class _Unpainted(NamedTuple):
+    """What a line of the picture shows from `start_s` to `end_s`."""
+
+    source: str
+    start_s: float
+    end_s: float
+    segments: list[Segment]
+
+
+_Rows = dict[tuple[int, int], list[_Unpainted]]
+"""By stage and rank: of each timeline that has it."""
 
 
 def picture(
@@ -66,17 +79,17 @@ def picture(
 
 def paint_rows(timelines: Sequence[Timeline], window: Window, width: int) -> list[Row]:
     """The rows of every stage (of every rank of it, where it has several), all of the same width."""
-    rows: dict[tuple[int, int], list[tuple[str, float, list[Segment]]]] = defaultdict(list)
-    for timeline, start_s in zip(timelines, window.starts_s, strict=True):
+    rows: _Rows = defaultdict(list)
+    for timeline, start_s, end_s in zip(timelines, window.starts_s, window.ends_s, strict=True):
         for key, found in _segments_by_row(timeline).items():
-            rows[key].append((timeline.source, start_s, found))
+            rows[key].append(_Unpainted(timeline.source, start_s, end_s, found))
     labels = _labels(rows)
     cells = max(width - len(labels[0]) - _BUSY, MIN_CELLS)
     cell_s = window.duration_s / cells or 1.0
     flat = [one for _, sources in sorted(rows.items()) for one in sources]
     return [
-        Row(label, tuple(paint(found, start_s, cell_s, cells)), _busy(found, start_s, window.duration_s))
-        for label, (_, start_s, found) in zip(labels, flat, strict=True)
+        Row(label, tuple(paint(one.segments, one.start_s, cell_s, cells)), _busy(one))
+        for label, one in zip(labels, flat, strict=True)
     ]
 
 
@@ -86,25 +99,24 @@ def _segments_by_row(timeline: Timeline) -> dict[tuple[int, int], list[Segment]]
     return {key: segments(group) for key, group in grouped}
 
 
-def _labels(rows: dict[tuple[int, int], list[tuple[str, float, list[Segment]]]]) -> list[str]:
+def _labels(rows: _Rows) -> list[str]:
     """``stage 1 predicted``, and under it only ``measured``; with the rank where a stage has several."""
     stages = [stage for stage, _ in rows]
     labels: list[tuple[str, str]] = []
     for (stage, rank), sources in sorted(rows.items()):
         name = f"stage {stage}" + (f" rank {rank}" if stages.count(stage) > 1 else "")
-        labels += [(name if index == 0 else "", source) for index, (source, _, _) in enumerate(sources)]
+        labels += [(name if index == 0 else "", one.source) for index, one in enumerate(sources)]
     names, sources_wide = max(len(name) for name, _ in labels), max(len(source) for _, source in labels)
     return [f"{name:<{names}} {source:<{sources_wide}} " for name, source in labels]
 
 
-def _busy(row: Iterable[Segment], start_s: float, duration_s: float) -> float:
-    end_s = start_s + duration_s
+def _busy(row: _Unpainted) -> float:
     busy_s = sum(
-        max(0.0, min(segment.end_s, end_s) - max(segment.start_s, start_s))
-        for segment in row
+        max(0.0, min(segment.end_s, row.end_s) - max(segment.start_s, row.start_s))
+        for segment in row.segments
         if segment.mark.what is What.COMPUTE
     )
-    return busy_s / duration_s if duration_s > 0 else 0.0
+    return busy_s / (row.end_s - row.start_s) if row.end_s > row.start_s else 0.0
 
 
 def _line(row: Row, glyphs: Glyphs) -> Text:
@@ -134,7 +146,7 @@ def _axis(duration_s: float, cells: int, indent: int, glyphs: Glyphs) -> list[Te
 
 def tick_step(duration_ms: float, cells: int) -> float:
     """The smallest of 1, 2 and 5 × 10ⁿ ms that keeps ticks far enough apart."""
-    least = duration_ms * _TICK_CELLS / cells
+    least = duration_ms * _TICK_CELLS / cells * (1 - 1e-9)
     if least <= 0:
         return 1.0
     power = 10.0 ** floor(log10(least))

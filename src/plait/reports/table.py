@@ -26,7 +26,12 @@ class Figure(NamedTuple):
 
 
 def _rate(tokens_per_s: float) -> str:
-    return f"{tokens_per_s:.4g}/s"
+    return f"{tokens_per_s:.0f}/s" if abs(tokens_per_s) >= 100 else f"{tokens_per_s:.3g}/s"
+
+
+def _seconds(duration_s: float) -> str:
+    """With three figures, rounded before the unit is chosen: never 1000 µs."""
+    return format_seconds(float(f"{duration_s:.3g}"))
 
 
 def _percent(share: float) -> str:
@@ -34,16 +39,16 @@ def _percent(share: float) -> str:
 
 
 STAGE = (
-    Figure("compute_s", "compute", format_seconds),
-    Figure("transfer_s", "transfer", format_seconds),
-    Figure("wait_s", "wait", format_seconds),
+    Figure("compute_s", "compute", _seconds),
+    Figure("transfer_s", "transfer", _seconds),
+    Figure("wait_s", "wait", _seconds),
     Figure("bubble", "bubble", _percent, points=True),
     Figure("comm_bytes", "bytes sent", format_bytes),
 )
 WHOLE = (
-    Figure("makespan_s", "duration", format_seconds),
-    Figure("ttft_s", "first token after", format_seconds),
-    Figure("time_per_token_s", "time per token", format_seconds),
+    Figure("makespan_s", "duration", _seconds),
+    Figure("ttft_s", "first token after", _seconds),
+    Figure("time_per_token_s", "time per token", _seconds),
     Figure("prefill_tokens_per_s", "prefill tokens", _rate),
     Figure("decode_tokens_per_s", "decoded tokens", _rate),
     Figure("tokens_per_s", "tokens", _rate),

@@ -25,16 +25,21 @@ class RoundRange(NamedTuple):
 
 
 class Window(NamedTuple):
-    """What is shown of each timeline: from `starts_s` for `duration_s`. `caption` says which part that is."""
+    """What is shown of each timeline: from `starts_s` to `ends_s`. `caption` says which part that is."""
 
     starts_s: tuple[float, ...]
-    duration_s: float
+    ends_s: tuple[float, ...]
     caption: str
+
+    @property
+    def duration_s(self) -> float:
+        """The longest of them: the common time scale ends there."""
+        return max(end_s - start_s for start_s, end_s in zip(self.starts_s, self.ends_s, strict=True))
 
 
 def parse_rounds(text: str) -> RoundRange:
     """``3:7`` is rounds 3 to 6, ``3:`` all from 3 on, ``:7`` the first seven, ``3`` that one. Errors: UsageError."""
-    match = re.fullmatch(r"\s*(\d*)\s*(:?)\s*(\d*)\s*", text)
+    match = re.fullmatch(r"\s*(\d*)\s*(?:(:)\s*(\d*)\s*)?", text)
     if match is None or not (match[1] or match[2]):
         raise UsageError(f"{text!r} is not a range of rounds: expected first:end, as in '0:5', which is rounds 0 to 4")
     first = int(match[1]) if match[1] else None
@@ -67,8 +72,9 @@ def choose_window(timelines: Sequence[Timeline], asked: RoundRange | None = None
         raise UsageError("nothing to draw: the timelines hold no spans")
     shown = _shown(numbers, asked, prefill)
     bounds = [_bounds(timeline, set(shown), shown == numbers) for timeline in timelines]
-    duration_s = max(end_s - start_s for start_s, end_s in bounds)
-    return Window(tuple(start_s for start_s, _ in bounds), duration_s, _caption(numbers, shown, timelines, duration_s))
+    starts_s, ends_s = tuple(start_s for start_s, _ in bounds), tuple(end_s for _, end_s in bounds)
+    window = Window(starts_s, ends_s, "")
+    return window._replace(caption=_caption(numbers, shown, timelines, window.duration_s))
 
 
 def _shown(numbers: list[int], asked: RoundRange | None, prefill: int) -> list[int]:
@@ -79,7 +85,7 @@ def _shown(numbers: list[int], asked: RoundRange | None, prefill: int) -> list[i
     shown = [number for number in numbers if first <= number < end]
     if not shown:
         raise UsageError(
-            f"the run has no rounds {first}:{end}: it has {_named(numbers)}; "
+            f"the run has none of the rounds {_asked(asked)}: it has {_named(numbers)}; "
             f"'{numbers[-1]}:' shows the last, '{numbers[0]}:' all"
         )
     return shown
@@ -114,3 +120,8 @@ def _named(numbers: Sequence[int]) -> str:
     if len(numbers) == 1:
         return f"round {numbers[0]}"
     return f"rounds {numbers[0]} to {numbers[-1]}"
+
+
+def _asked(asked: RoundRange) -> str:
+    first, end = ("" if bound is None else bound for bound in asked)
+    return f"{first}:{end}"
