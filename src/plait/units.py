@@ -16,11 +16,12 @@ def format_bytes(count_bytes: float) -> str:
 
 
 def format_seconds(duration_s: float) -> str:
-    """``0.0123`` becomes ``12.3 ms``."""
+    """Three digits: ``0.0123`` becomes ``12.3 ms``, ``0.0009999`` becomes ``1 ms``."""
+    rounded_s = float(f"{duration_s:.3g}")
     for factor, unit in ((1.0, "s"), (1e3, "ms"), (1e6, "µs")):
-        value = duration_s * factor
-        if abs(value) >= 1 or unit == "µs":
-            return f"{value:.3g} {unit}" if abs(value) < 1000 else f"{value:.0f} {unit}"
+        if abs(rounded_s) * factor >= 1 or unit == "µs":
+            value = rounded_s * factor
+            return f"{value:.3g} {unit}" if abs(value) < 1000 else f"{duration_s:.0f} {unit}"
     raise AssertionError("unreachable")
 
 

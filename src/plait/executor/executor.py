@@ -14,7 +14,7 @@ from typing import Protocol, TypeVar
 
 import torch
 
-from plait.comm.contract import Tag
+from plait.comm.contract import DEFAULT_TIMEOUT_S, Tag
 from plait.plans.action import Action, Kind
 from plait.plans.layout import Layout
 from plait.plans.notation import format_action
@@ -40,7 +40,7 @@ class Messages(Protocol):
     def try_receive(self, source: int, tag: Tag) -> torch.Tensor | None:
         """See `comm.Endpoint.try_receive`."""
 
-    def wait(self, ready: Callable[[], T | None], what: str) -> T:
+    def wait(self, ready: Callable[[], T | None], what: str, timeout_s: float = DEFAULT_TIMEOUT_S) -> T:
         """See `comm.Endpoint.wait`."""
 
 
@@ -108,11 +108,21 @@ class Executor:
         self._queue(action, None)
         self._wait_for(action)
 
+    def wait(self, ready: Callable[[], T | None], what: str, timeout_s: float = DEFAULT_TIMEOUT_S) -> T:
+        """Wait for something else than a message of a round, such as the next round, while the lane moves on."""
+
+        def moved() -> T | None:
+            self._progress()
+            return ready()
+
+        return self._messages.wait(moved, what, timeout_s)
+
     def drain(self) -> None:
         """Wait until the lane is empty."""
         self._progress()
         if self._lane:
-            self._messages.wait(self._lane_empty, f"{self._name(self._lane[-1][0])} to end")
+            last = self._name(self._lane[-1][0])
+            self.wait(lambda: None if self._lane else True, f"{last} to end")
 
     def _compiled(self, actions: Sequence[Action]) -> tuple[tuple[int, ...], ...]:
         """`rules.waits` of a list, computed once for each shape: waits do not depend on the rounds' numbers."""
@@ -148,15 +158,7 @@ class Executor:
 
     def _wait_for(self, action: Action) -> None:
         if action in self._receiving:
-            self._messages.wait(lambda: self._done(action), self._name(action))
-
-    def _done(self, action: Action) -> bool | None:
-        self._progress()
-        return None if action in self._receiving else True
-
-    def _lane_empty(self) -> bool | None:
-        self._progress()
-        return None if self._lane else True
+            self.wait(lambda: None if action in self._receiving else True, self._name(action))
 
     def _progress(self) -> None:
         """Move the lane on as far as it goes now."""

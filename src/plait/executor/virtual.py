@@ -143,8 +143,8 @@ class VirtualMessages:
         self._world.at(self._world.now, source)
         return tensor
 
-    def wait(self, ready: Callable[[], T | None], what: str) -> T:
-        """Wait in virtual time. `what` is for people who read a stack."""
+    def wait(self, ready: Callable[[], T | None], what: str, timeout_s: float = 0.0) -> T:
+        """Wait in virtual time, which has no limit: a wait for ever ends the world."""
         while (result := ready()) is None:
             self._world.hand_over(self._rank)
         return result

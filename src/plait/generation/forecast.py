@@ -8,10 +8,10 @@ from plait.costs.memory import need_bytes
 from plait.generation.opened import open_model
 from plait.generation.planning import CostsFor, measured_costs
 from plait.generation.record import model_summary
-from plait.plans.check import check_rounds
 from plait.plans.file import dump_plan, load_plan
 from plait.plans.plan import check_plan
 from plait.schedules.forecast import forecast_rounds
+from plait.schedules.prove import prove_plan
 from plait.simulator.simulate import simulate
 from plait.timeline.metrics import generation_metrics
 from plait.timeline.record import RoundRecipe, RunRecord, StageSummary
@@ -24,8 +24,8 @@ def forecast(
     plan = load_plan(path)
     opened = open_model(plan.model)
     check_plan(plan, opened.spec)
+    prove_plan(plan)
     rounds = forecast_rounds(plan, [prompt_tokens] * (users or plan.slots), max_tokens)
-    check_rounds(rounds, len(plan.layout.stages), plan.layout.link_capacity)
     predicted = simulate(plan.layout, rounds, costs_for(plan.layout, opened.spec), opened.spec)
     needs = need_bytes(plan.layout, opened.spec, plan.slots, plan.context, plan.chunk)
     stages = tuple(

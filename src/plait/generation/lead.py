@@ -29,7 +29,6 @@ from plait.schedules.batching import Batcher
 from plait.schedules.rounds import RoundSource
 from plait.timeline.record import RoundRecipe
 
-
 _IDLE_S = 1e8
 """How long a rank waits for work: for ever, in a number that every clock can hold."""
 
@@ -155,7 +154,7 @@ def follow(endpoint: Endpoint, worker: StageWorker, executor: Executor, stages: 
     decode = msgspec.msgpack.Decoder(ToFollower).decode
     poll: Callable[[], bytes | None] = lambda: endpoint.poll(0)  # noqa: E731
     while True:
-        message = decode(endpoint.wait(poll, "the next round from rank 0", timeout_s=_IDLE_S))
+        message = decode(executor.wait(poll, "the next round from rank 0", _IDLE_S))
         if isinstance(message, EndOfRounds):
             break
         for admitted in message.admitted:

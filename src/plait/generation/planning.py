@@ -18,6 +18,7 @@ from plait.plans.layout import DTYPES, Layout
 from plait.plans.plan import GRID, Plan, check_plan
 from plait.plans.sampling import SamplingParams
 from plait.schedules.batching import check_request
+from plait.schedules.prove import prove_plan
 from plait.spec.model import ModelSpec
 
 CostsFor = Callable[[Layout, ModelSpec], Costs]
@@ -64,6 +65,7 @@ def make_plan(opened: Opened, prompts: Sequence[Sequence[int]], options: Options
 def _from_file(path: Path, opened: Opened) -> Plan:
     plan = load_plan(path)
     check_plan(plan, opened.spec)
+    prove_plan(plan)
     require_memory(plan, opened.spec, free_memory(plan.layout))
     return plan
 

@@ -13,6 +13,7 @@ from plait.plans.plan import GRID, Plan, check_plan
 from plait.plans.round import MicroBatch, Row
 from plait.schedules.forecast import forecast_rounds
 from plait.schedules.generation import LAYERWISE, PIPELINED, require_schedule
+from plait.schedules.prove import prove_plan
 from plait.simulator.simulate import simulate
 from plait.spec.model import ModelSpec
 from plait.timeline.metrics import generation_metrics
@@ -20,6 +21,9 @@ from plait.units import format_seconds
 
 CostsOf = Callable[[Layout], Costs]
 """The costs of a layout: measured on this host, or formulas."""
+
+_LEAST_CAPACITY = 4
+"""Messages that a link holds: enough that a stage which runs ahead does not keep its messages back."""
 
 _CHUNKS = (64, 128, 256, 512)
 _FORECAST_TOKENS = 12
@@ -72,6 +76,7 @@ def plan_local(spec: ModelSpec, wishes: Wishes, costs_of: CostsOf) -> Plan:
     best = min(candidates, key=lambda candidate: candidate.job_s)
     plan = replace(best.plan, reason=_reason(best, candidates, wishes))
     check_plan(plan, spec)
+    prove_plan(plan)
     return plan
 
 
@@ -108,7 +113,7 @@ def _plan(spec: ModelSpec, wishes: Wishes, schedule: str, micro_batches: int, ch
     threads = wishes.threads or max(1, wishes.cores // at_once)
     draft = Plan(
         wishes.model,
-        _layout(_even(spec.layers, stages), wishes.dtype, threads, max(2, micro_batches)),
+        _layout(_even(spec.layers, stages), wishes.dtype, threads, max(_LEAST_CAPACITY, 2 * micro_batches)),
         schedule,
         micro_batches,
         chunk,

@@ -76,15 +76,15 @@ def _places(
 ) -> list[tuple[Carried, int]]:
     """Before which forward each carried message is received; messages that nothing needs yet stay in flight.
 
-    They arrive in the order in which they were sent, so one that is needed brings all before it along. One that is
-    `stages` rounds old has arrived by now and is taken at the round's end.
+    They arrive in the order in which they were sent, so one that is needed brings all before it along. One that is more
+    than `stages` rounds old is taken first of all: a first stage that is so far ahead of the last may as well wait, and
+    the token does not lie there until something needs it.
     """
     place: float = float("inf")
     places: list[tuple[Carried, int]] = []
     for index in range(len(carried) - 1, -1, -1):
-        needed = 0 if layerwise or index < front else _first_need(carried[index], work)
-        if needed is None and (not work or carried[index].round <= number - stages):
-            needed = len(work)
+        old = not work or carried[index].round < number - stages
+        needed = 0 if layerwise or old or index < front else _first_need(carried[index], work)
         if needed is not None:
             place = min(place, needed)
         if place != float("inf"):
