@@ -6,11 +6,12 @@ to be harmless, or sounds like mathematics and is refused; any other is listed b
 
 from __future__ import annotations
 
+import difflib
 import re
 from collections.abc import Mapping
 from typing import Any
 
-from plait.errors import SpecError, nearest
+from plait.errors import SpecError
 
 _ROTARY_SIZES = ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads")
 SIZES: Mapping[str, tuple[str, ...]] = {
@@ -193,7 +194,7 @@ def refuse_other_models(config: Mapping[str, Any], family: str, what: str) -> No
         elif _MATHEMATICS.search(key):
             raise SpecError(
                 f"{what}: {key} is {value!r}, which {family} does not have and which may change the model; "
-                f"{nearest(key, known)}"
+                f"{_hint(key, known)}"
             )
     for key in ("scale_attn_weights",):
         if config.get(key) is False:
@@ -214,6 +215,12 @@ def known_keys(family: str) -> frozenset[str]:
     if family == "phi3":
         keys |= {"partial_rotary_factor"}
     return frozenset(keys)
+
+
+def _hint(key: str, known: frozenset[str]) -> str:
+    # only a slip of the fingers: most keys here belong to other models, and their neighbours would mislead
+    close = difflib.get_close_matches(key, sorted(known), n=1, cutoff=0.9)
+    return f"did you mean {close[0]!r}?" if close else "remove it from the config if it does not"
 
 
 def _check_fixed(config: Mapping[str, Any], key: str, value: Any, what: str) -> None:
