@@ -231,6 +231,9 @@ def test_missing_sizes() -> None:
 
 
 REFUSED: list[tuple[dict[str, Any], str]] = [
+    ({"num_hidden_layers": 2**40}, "num_hidden_layers is 1099511627776; no model has more than 100000 layers"),
+    ({"layer_types": "full_attention"}, "layer_types is 'full_attention'; it must be a list of words"),
+    ({"architectures": True}, "architectures is True; it must be a list of words"),
     ({"hidden_size": -5}, "hidden_size is -5; it must be a whole number above 0"),
     ({"num_hidden_layers": 2.5}, "num_hidden_layers is 2.5; it must be a whole number above 0"),
     ({"vocab_size": True}, "vocab_size is True; it must be a whole number above 0"),
@@ -263,7 +266,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
         "architecture 'LlamaForSequenceClassification' is not supported (known: LlamaForCausalLM, LlamaModel)",
     ),
     ({"pretraining_tp": 2}, "pretraining_tp is 2, which is not supported; only 1 is"),
-    ({"partial_rotary_factor": 0.5}, "partial_rotary_factor is 0.5, which is not supported; only 1 or 1.0 is"),
+    ({"partial_rotary_factor": 0.5}, "partial_rotary_factor is 0.5, which is not supported; only 1.0 is"),
     (
         {"quantization_config": {"bits": 4}},
         "quantization_config is {'bits': 4}, which llama does not have and which may change the model; "

@@ -194,6 +194,12 @@ def test_gpt2_without_prefix_and_with_masks(tmp_path: Path) -> None:
     assert all(torch.equal(tensor, reference[name]) for name, tensor in load_stage(index, 0, 3, torch.float32).items())
 
 
+def test_unread_keys_are_named(tiny: Path) -> None:
+    assert open_index(edit_config(tiny, unsloth_version="2024.9")).notes == (
+        "config.json has keys that nothing here reads: unsloth_version",
+    )
+
+
 # ---- safetensors that are broken
 
 

@@ -8,6 +8,8 @@ from typing import Any
 
 from plait.errors import SpecError, nearest
 
+_MOST_LAYERS = 100_000
+
 
 class Fields:
     """`values` under the title `what`, which every error message begins with.
@@ -65,6 +67,22 @@ class Fields:
         if not isinstance(value, str):
             raise self.fail(f"{key} is {value!r}; it must be a word")
         return value
+
+    def layers(self, key: str) -> int:
+        """A count of layers: what is kept for each of them must fit in memory."""
+        value = self.count(key)
+        if value > _MOST_LAYERS:
+            raise self.fail(f"{key} is {value}; no model has more than {_MOST_LAYERS} layers")
+        return value
+
+    def words(self, key: str) -> list[str] | None:
+        """A list of words, or None where the key is absent."""
+        value = self.values.get(key)
+        if value is None:
+            return None
+        if not isinstance(value, list | tuple) or not all(isinstance(each, str) for each in value):
+            raise self.fail(f"{key} is {value!r}; it must be a list of words")
+        return list(value)
 
     def token_ids(self, key: str) -> tuple[int, ...]:
         """One id or a list of ids, none where the key is absent."""

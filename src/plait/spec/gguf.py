@@ -43,6 +43,7 @@ _FIXED: Mapping[str, tuple[Any, ...]] = {
     "tensor_data_layout": ("Meta AI original pth", "reference"),
     "use_parallel_residual": (False,),
 }
+_MOST_FLOAT32 = 3.4e38
 _END_IDS = ("eos_token_id", "eot_token_id", "eom_token_id")
 
 
@@ -79,7 +80,7 @@ def _spec(
     rope_factors: Sequence[float] | None,
 ) -> ModelSpec:
     gpt2 = arch == "gpt2"
-    layers, heads = fields.count("block_count"), fields.count("attention.head_count")
+    layers, heads = fields.layers("block_count"), fields.count("attention.head_count")
     dims = _head_dim(fields, heads)
     placement: Literal["pre", "post"] = "post" if arch == "olmo2" else "pre"
     qk_norm: Literal["head", "full"] | None = {"olmo2": "full", "qwen3": "head"}.get(arch)  # type: ignore[assignment]
@@ -124,7 +125,7 @@ def _plain(value: Any) -> Any:
     """Lists of one figure for every layer become that figure; float32 its shortest decimal (9.9999997e-06 is 1e-05)."""
     if isinstance(value, list) and value and all(each == value[0] for each in value):
         value = value[0]
-    if isinstance(value, float):
+    if isinstance(value, float) and abs(value) < _MOST_FLOAT32:
         for digits in range(1, 10):
             short = float(f"{value:.{digits}g}")
             if struct.pack("<f", short) == struct.pack("<f", value):
@@ -146,7 +147,7 @@ def _vocab(fields: Fields, metadata: Mapping[str, Any]) -> int:
     if "vocab_size" in fields:
         return fields.count("vocab_size")
     words = metadata.get("tokenizer.ggml.tokens")
-    if not words:
+    if not words or not isinstance(words, list):
         raise fields.fail("neither vocab_size nor tokenizer.ggml.tokens is there; the vocabulary is unknown")
     return len(words)
 

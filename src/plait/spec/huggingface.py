@@ -40,7 +40,7 @@ def spec_from_config(config: Mapping[str, Any], name: str) -> ModelSpec:
         raise SpecError(f"config of {name!r}: unknown architecture {family!r}; {choices(family, FAMILIES)}")
     what = f"{family} config of {name!r}"
     Fields(config, what).require(SIZES[family])
-    refuse_other_models(config, family, what)
+    refuse_other_models(Fields(config, what), family)
     # null is a value of its own in a config: "sliding_window": null is no window, though the default is 4096
     fields = Fields({**DEFAULTS[family], **config}, what)
     spec = _gpt2(fields, name) if family == "gpt2" else _rotary(fields, family, name)
@@ -57,7 +57,7 @@ def _rotary(fields: Fields, family: str, name: str) -> ModelSpec:
     """All families but GPT-2: RMSNorm, RoPE and a gated MLP."""
     heads, hidden = fields.count("num_attention_heads"), fields.count("hidden_size")
     dims = fields.count("head_dim") if "head_dim" in fields else head_dim(hidden, heads, fields.what)
-    layers = fields.count("num_hidden_layers")
+    layers = fields.layers("num_hidden_layers")
     bias = fields.flag("attention_bias", False)
     return ModelSpec(
         name=name,
@@ -85,7 +85,7 @@ def _rotary(fields: Fields, family: str, name: str) -> ModelSpec:
 
 
 def _gpt2(fields: Fields, name: str) -> ModelSpec:
-    hidden, heads, layers = fields.count("n_embd"), fields.count("n_head"), fields.count("n_layer")
+    hidden, heads, layers = fields.count("n_embd"), fields.count("n_head"), fields.layers("n_layer")
     return ModelSpec(
         name=name,
         family="gpt2",
@@ -120,7 +120,7 @@ def _activation(fields: Fields, key: str) -> Any:
 
 def _windows(fields: Fields, family: str, layers: int) -> tuple[int | None, ...]:
     """Each layer's window. A window of W lets a position see itself and the W - 1 before it."""
-    types = fields.get("layer_types")
+    types = fields.words("layer_types")
     if types is None:
         types = _default_layer_types(fields, family, layers)
     for each in types:

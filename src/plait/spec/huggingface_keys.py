@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from plait.errors import SpecError
+from plait.spec.fields import Fields
 
 _ROTARY_SIZES = ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads")
 SIZES: Mapping[str, tuple[str, ...]] = {
@@ -82,11 +82,11 @@ DEFAULTS: Mapping[str, Mapping[str, Any]] = {
 }
 """What an absent key means, by family: the defaults of transformers 5."""
 
-# what may be said if it says what we do anyway; None and false always may
+# what may be said if it says what we do anyway; null always may
 _FIXED: Mapping[str, tuple[Any, ...]] = {
-    "is_decoder": (True,),
-    "n_ctx": (),  # equal to n_positions, checked below
-    "partial_rotary_factor": (1, 1.0),
+    "is_decoder": (True, False),
+    "n_ctx": (),  # equal to n_positions
+    "partial_rotary_factor": (1.0,),
     "pretraining_tp": (1,),
     "scale_attn_weights": (True,),
 }
@@ -180,25 +180,21 @@ _CLASSES = {
 }
 
 
-def refuse_other_models(config: Mapping[str, Any], family: str, what: str) -> None:
+def refuse_other_models(config: Fields, family: str) -> None:
     """Raise SpecError for the first key that would make another model than the family's."""
-    for each in config.get("architectures") or ():
+    for each in config.words("architectures") or ():
         if each not in _CLASSES[family]:
-            raise SpecError(f"{what}: architecture {each!r} is not supported (known: {', '.join(_CLASSES[family])})")
+            raise config.fail(f"architecture {each!r} is not supported (known: {', '.join(_CLASSES[family])})")
     known = known_keys(family)
-    for key, value in config.items():
-        if value is None or value is False or value in ({}, []) or key in known or key in _HARMLESS:
+    for key, value in config.values.items():
+        if key in known or key in _HARMLESS or value is None:
             continue
         if key in _FIXED:
-            _check_fixed(config, key, value, what)
-        elif _MATHEMATICS.search(key):
-            raise SpecError(
-                f"{what}: {key} is {value!r}, which {family} does not have and which may change the model; "
-                f"{_hint(key, known)}"
+            _check_fixed(config, key, value)
+        elif _MATHEMATICS.search(key) and not (value is False or value in ({}, [])):
+            raise config.fail(
+                f"{key} is {value!r}, which {family} does not have and which may change the model; {_hint(key, known)}"
             )
-    for key in ("scale_attn_weights",):
-        if config.get(key) is False:
-            raise SpecError(f"{what}: {key} is False, which is not supported; only True is")
 
 
 def unread_keys(config: Mapping[str, Any], family: str) -> list[str]:
@@ -223,9 +219,8 @@ def _hint(key: str, known: frozenset[str]) -> str:
     return f"did you mean {close[0]!r}?" if close else "remove it from the config if it does not"
 
 
-def _check_fixed(config: Mapping[str, Any], key: str, value: Any, what: str) -> None:
-    allowed = (config.get("n_positions", 1024),) if key == "n_ctx" else _FIXED[key]
+def _check_fixed(config: Fields, key: str, value: Any) -> None:
+    # GPT-2 says its positions twice
+    allowed = (config.get("n_positions") or DEFAULTS["gpt2"]["n_positions"],) if key == "n_ctx" else _FIXED[key]
     if value not in allowed:
-        raise SpecError(
-            f"{what}: {key} is {value!r}, which is not supported; only {' or '.join(repr(each) for each in allowed)} is"
-        )
+        raise config.fail(f"{key} is {value!r}, which is not supported; only {' or '.join(map(repr, allowed))} is")

@@ -18,12 +18,13 @@ import msgspec
 from plait.errors import WeightsError
 from plait.spec.gguf import spec_from_gguf
 from plait.spec.huggingface import eos_from_generation_config, spec_from_config
+from plait.spec.huggingface_keys import unread_keys
 from plait.spec.model import ModelSpec
 from plait.weights.gguf_header import parse_gguf
 from plait.weights.match import Entry, match
 from plait.weights.names import gguf_tensors, huggingface_tensors
 from plait.weights.safetensors_files import read_tensors
-from plait.weights.stored import File, GgufHeader, corrupt
+from plait.weights.stored import File, GgufHeader, corrupt, listed
 
 _PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle")
 
@@ -108,13 +109,17 @@ def _open_safetensors(source: Path) -> WeightsIndex:
     pickles = sorted(each.name for suffix in _PICKLES for each in directory.glob(f"*{suffix}"))
     if source.is_dir() and pickles and not any(directory.glob("*.safetensors")):
         raise _refuse_pickles(source, [each for each in pickles if each != "training_args.bin"] or pickles)
-    spec = spec_from_config(_json(config), directory.resolve().name)
+    content = _json(config)
+    spec = spec_from_config(content, directory.resolve().name)
+    unread = unread_keys(content, spec.family)
     generation = directory / "generation_config.json"
     if generation.is_file():
         spec = eos_from_generation_config(spec, _json(generation))
     files, places = read_tensors(source)
     tensors = {name: stored for name, (_, stored) in places.items()}
     entries, notes = match(spec, huggingface_tensors(spec, tensors), places, files, str(source))
+    if unread:
+        notes += (f"{config.name} has keys that nothing here reads: {listed(unread)}",)
     return WeightsIndex(str(source), "safetensors", spec, files, entries, notes)
 
 
