@@ -131,8 +131,11 @@ class Steps:
                 raise self.differs(pair, call)
 
     def sleep(self, pair: Pair, call: int) -> None:
-        """Wait for the other's part of the step as long as it takes."""
-        self._wait(pair.came, f"{Call.unpack(call)} of ranks {', '.join(map(str, self.ranks))}", self.others)
+        """Wait for the other's part of the step as long as it takes.
+
+        Only for this one: another rank that has given its part to us may already have everything, and leave.
+        """
+        self._wait(pair.came, f"{Call.unpack(call)} of ranks {', '.join(map(str, self.ranks))}", (pair.rank,))
 
     def differs(self, pair: Pair, call: int) -> RunError:
         """The error of having called what the other has not."""

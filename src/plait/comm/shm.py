@@ -13,6 +13,7 @@ A launcher that is itself a rank takes `mesh.attach(rank)` first.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import time
@@ -36,7 +37,10 @@ T = TypeVar("T")
 
 SLOT_BYTES = 1 << 20
 SPIN_S = 200e-6
+CROWDED_SPIN_S = 50e-6
 LOOK_AGAIN_S = 0.02
+LAST_WORDS_S = 2.0
+SPINS = 400  # looks at a counter, about 20 µs, before a collective calls `wait`
 _PROGRESS_EVERY = 8
 
 
@@ -116,7 +120,9 @@ class ShmEndpoint(Endpoint):
         sockets = [socket.socket(fileno=descriptor) for descriptor in description["sockets"]]
         self._bells = Bells(region, layout, self.rank, dict(zip(others, sockets, strict=True)))
         self._left: str | None = None
+        # more ranks than cores: who spins takes the core from the one it waits for, so it yields, and not for long
         self._crowded = self.size > description["cores"]
+        self._spin_s = CROWDED_SPIN_S if self._crowded else SPIN_S
         self._outgoing = _Links[Outgoing](self)
         self._incoming = _Links[Incoming](self)
         self._control_out = _Links[ControlOut](self)
@@ -192,7 +198,7 @@ class ShmEndpoint(Endpoint):
     ) -> T:
         clock = time.perf_counter
         start = clock()
-        spin_end = start + min(SPIN_S, timeout_s)
+        spin_end = start + min(self._spin_s, timeout_s)
         turn = 0
         while True:
             result = ready()
@@ -240,7 +246,7 @@ class ShmEndpoint(Endpoint):
         def wait(came: Callable[[], bool | None], what: str, peers: Sequence[int]) -> bool:
             return self.wait(came, what, DEFAULT_TIMEOUT_S, peers)
 
-        spins = 0 if self._crowded else 400
+        spins = 0 if self._crowded else SPINS
         return Steps(self.rank, ranks, pairs, spins, wait, self._bells.fence)
 
     @override
@@ -284,11 +290,18 @@ class ShmEndpoint(Endpoint):
     def _leave(self, reason: str | None, culprit: int) -> None:
         if self._left is not None:
             return
+        if reason is None and self._backlog:
+            self._last_words()
         self._left = reason or "in order"
         self._bells.leave(reason, culprit)
         self._collectives.forget()
         for links in (self._outgoing, self._incoming, self._control_out, self._control_in, self._pairs):
             links.clear()
+
+    def _last_words(self) -> None:
+        """Control messages are never lost while both ranks live: write what waits, if its receivers still read."""
+        with contextlib.suppress(RunError):
+            self.wait(lambda: not self._backlog or None, "its control messages to be read", LAST_WORDS_S)
 
     def unknown(self, other: int) -> RunError:
         """The error of talking to a rank that is not there, or after having left."""

@@ -1,0 +1,141 @@
+"""Runs a program on every rank of a mesh, for any transport: the contract tests know no transport.
+
+A program is a function `program(endpoint, **given)` of a test module; what it returns must be JSON. A transport that is
+to pass the contract tests adds a class with `run` here, and its name in `TRANSPORTS`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import traceback
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+from plait.comm.contract import Endpoint
+from plait.comm.shm import ShmMesh
+from plait.comm.threads import thread_mesh
+
+Program = Callable[..., Any]
+WORKER = Path(__file__).with_name("worker.py")
+DIED = "died"
+
+
+class Ranks(Protocol):
+    """A transport under test."""
+
+    deaths: tuple[str, ...]
+    """How its ranks can die: arguments of `die`."""
+
+    def run(self, program: Program, size: int, *, capacity: int = 2, **given: Any) -> list[Any]:
+        """What each rank's program returned, or DIED. A program that raises fails the test with its traceback."""
+
+    def close(self) -> None: ...
+
+
+def die(endpoint: Endpoint, how: str) -> str:
+    """End this rank badly."""
+    if how == "kill":
+        os.kill(os.getpid(), signal.SIGKILL)
+    endpoint.fail("ValueError: a fault of the test")
+    return DIED
+
+
+def no_failures(outcomes: Sequence[Any]) -> list[Any]:
+    for rank, outcome in enumerate(outcomes):
+        if isinstance(outcome, dict) and "traceback" in outcome:
+            raise AssertionError(f"rank {rank} failed:\n{outcome['traceback']}")
+    return list(outcomes)
+
+
+class ThreadRanks:
+    deaths = ("fail",)
+
+    def run(self, program: Program, size: int, *, capacity: int = 2, **given: Any) -> list[Any]:
+        endpoints = thread_mesh(size, capacity)
+        outcomes: list[Any] = [None] * size
+
+        def main(endpoint: Endpoint) -> None:
+            try:
+                with endpoint:
+                    outcomes[endpoint.rank] = program(endpoint, **given)
+            except BaseException:
+                outcomes[endpoint.rank] = {"traceback": traceback.format_exc()}
+
+        threads = [threading.Thread(target=main, args=(endpoint,)) for endpoint in endpoints]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        return no_failures(outcomes)
+
+    def close(self) -> None:
+        pass
+
+
+class Worker:
+    """A process that runs one rank's program after the other, since starting torch takes seconds."""
+
+    def __init__(self) -> None:
+        self.channel, theirs = socket.socketpair()
+        command = [sys.executable, str(WORKER), str(theirs.fileno())]
+        self.process = subprocess.Popen(command, pass_fds=[theirs.fileno()])
+        theirs.close()
+
+    def start(self, request: dict[str, Any], descriptors: Sequence[int]) -> None:
+        socket.send_fds(self.channel, [json.dumps(request).encode()], descriptors)
+
+    def outcome(self) -> Any:
+        data = b""
+        while not data.endswith(b"\n"):
+            piece = self.channel.recv(1 << 16)
+            if not piece:
+                return DIED
+            data += piece
+        return json.loads(data)
+
+    def close(self) -> None:
+        self.channel.close()
+        self.process.wait()
+
+
+class ShmRanks:
+    deaths = ("kill", "fail")
+
+    def __init__(self) -> None:
+        self._workers: dict[int, Worker] = {}
+
+    def _worker(self, rank: int) -> Worker:
+        worker = self._workers.get(rank)
+        if worker is None or worker.process.poll() is not None:
+            if worker is not None:
+                worker.close()
+            worker = self._workers[rank] = Worker()
+        return worker
+
+    def run(self, program: Program, size: int, *, capacity: int = 2, **given: Any) -> list[Any]:
+        mesh = ShmMesh.create(size, capacity)
+        workers = [self._worker(rank) for rank in range(size)]
+        file, name = program.__code__.co_filename, program.__name__
+        for rank, worker in enumerate(workers):
+            request = {"file": file, "program": name, "description": mesh.description(rank), "given": given}
+            worker.start(request, mesh.descriptors(rank))
+        mesh.close_parent()
+        outcomes = [worker.outcome() for worker in workers]
+        for worker, outcome in zip(workers, outcomes, strict=True):
+            if outcome == DIED and given.get("how") == "kill":
+                worker.process.wait()
+        return no_failures(outcomes)
+
+    def close(self) -> None:
+        for worker in self._workers.values():
+            worker.close()
+
+
+TRANSPORTS: dict[str, Callable[[], Ranks]] = {"threads": ThreadRanks, "shm": ShmRanks}
