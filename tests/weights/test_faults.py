@@ -450,6 +450,16 @@ def test_a_gguf_of_another_model(tmp_path: Path) -> None:
     )
 
 
+def test_one_part_of_a_gguf(tmp_path: Path) -> None:
+    writer = gguf.GGUFWriter(tmp_path / "m-00001-of-00003.gguf", "llama")
+    writer.add_uint16("split.count", 3)
+    writer.add_tensor("x", np.zeros(4, dtype=np.float32))
+    path = tiny_ggufs.finish(writer, tmp_path / "m-00001-of-00003.gguf")
+    assert message(path) == (
+        f"{path} is one of 3 parts of a model; join them with llama.cpp: llama-gguf-split --merge FIRST_PART WHOLE.gguf"
+    )
+
+
 def test_surplus_in_a_gguf(tmp_path: Path) -> None:
     model: Any = models.make("llama")
     writer = gguf.GGUFWriter(tmp_path / "m.gguf", "llama")

@@ -125,6 +125,12 @@ def _open_safetensors(source: Path) -> WeightsIndex:
 
 def _open_gguf(source: Path) -> WeightsIndex:
     header = parse_gguf(source)
+    parts = header.metadata.get("split.count")
+    if isinstance(parts, int) and parts > 1:
+        raise WeightsError(
+            f"{source} is one of {parts} parts of a model; join them with llama.cpp: "
+            "llama-gguf-split --merge FIRST_PART WHOLE.gguf"
+        )
     spec = spec_from_gguf(header.metadata, header.tensors, _rope_factors(source, header), source.stem)
     files = (File.of(source),)
     places = {name: (0, stored) for name, stored in header.tensors.items()}
