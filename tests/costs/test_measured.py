@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import json
 from pathlib import Path
 
 import pytest
@@ -14,14 +14,15 @@ from plait.costs.protocol import LinkCost, Running
 from plait.plans.layout import Layout, Stage
 from plait.plans.round import MicroBatch, Row
 
-SETTING = Setting("box", "a cpu", 2, "2.13", "float32", "float32", 1, "shape", 30, 3)
+SETTING = Setting("box", "a cpu", 2, "2.13", "float32", "float32", 1, "shape", 30, 8, 3)
 CALIBRATION = Calibration(
     SETTING,
-    decode_s=Grid((1.0, 4.0), (0.0, 1000.0), ((1.0, 2.0), (4.0, 8.0))),
+    decode_s=Grid((1.0, 4.0), (0.0, 1024.0), ((1.0, 2.024), (4.0, 8.096))),
     prefill_s=Grid((64.0, 512.0), (0.0, 512.0), ((10.0, 12.0), (80.0, 100.0))),
-    action_s=Curve((1.0,), (0.5,)),
-    embed_s=Curve((1.0, 64.0), (0.0, 6.3)),
+    action_s=Curve((1.0, 64.0), (0.5, 6.8)),
     head_s=Curve((1.0, 4.0), (20.0, 26.0)),
+    last_s=Grid((64.0, 512.0), (0.0, 512.0), ((15.0, 16.0), (90.0, 95.0))),
+    store_s=Curve((64.0, 512.0), (3.0, 24.0)),
     together=(
         Together(2, Curve((1.0, 512.0), (1.2, 1.0))),
         Together(3, Curve((1.0, 512.0), (1.8, 1.5))),
@@ -35,25 +36,37 @@ def decoding(*cached: int) -> MicroBatch:
     return MicroBatch(tuple(Row(i, i, length - 1, 1, True) for i, length in enumerate(cached)))
 
 
-def test_decoding_at_the_mean_cache_length() -> None:
-    assert CALIBRATION.layer_s(decoding(500)) == pytest.approx(1.5)
-    assert CALIBRATION.layer_s(decoding(100, 200, 300, 400)) == pytest.approx(4.0 + 1.0)
+def seconds(micro_batch: MicroBatch, layers: int = 1, *, is_last: bool = False) -> float:
+    return CALIBRATION.forward_s(micro_batch, layers, is_last=is_last)
 
 
-def test_prefill_by_length_and_start() -> None:
-    assert CALIBRATION.layer_s(MicroBatch((Row(0, 0, 512, 64, True),))) == 12.0
+def test_decoding_at_the_mean_of_whole_blocks() -> None:
+    assert seconds(decoding(512)) == pytest.approx(0.5 + 1.512)
+    assert seconds(decoding(500)) == seconds(decoding(512))
+    assert seconds(decoding(64, 128, 200, 256), layers=10) == pytest.approx(0.8 + 10 * (4.0 + 4 * 0.176))
+
+
+def test_decoding_on_the_last_stage_adds_the_head() -> None:
+    assert seconds(decoding(512), is_last=True) - seconds(decoding(512)) == pytest.approx(20.0)
+    assert seconds(decoding(*[512] * 4), is_last=True) - seconds(decoding(*[512] * 4)) == pytest.approx(26.0)
+
+
+def test_a_piece_of_a_prompt_by_length_and_start() -> None:
+    piece = MicroBatch((Row(0, 0, 512, 64, False),))
+    assert seconds(piece, layers=3) == pytest.approx(6.8 + 3 * 12.0)
+    assert seconds(piece, layers=3, is_last=True) == pytest.approx(6.8 + 2 * 12.0 + 3.0)
+    sampling = MicroBatch((Row(0, 0, 512, 64, True),))
+    assert seconds(sampling, layers=3, is_last=True) == pytest.approx(6.8 + 2 * 12.0 + 16.0)
 
 
 def test_a_mixed_micro_batch_is_the_sum() -> None:
-    mixed = MicroBatch((Row(0, 0, 0, 64, False), Row(1, 1, 0, 1, True)))
-    assert CALIBRATION.layer_s(mixed) == pytest.approx(10.0 + 1.001)
+    mixed = MicroBatch((Row(0, 0, 0, 64, False), Row(1, 1, 511, 1, True)))
+    assert seconds(mixed) == pytest.approx(6.9 + 10.0 + 1.512)
 
 
 def test_stages_have_what_is_theirs() -> None:
-    one = decoding(1000)
-    assert [COSTS.compute_s(LAYOUT, stage, one) for stage in range(3)] == [20.5, 20.5, 40.5]
-    chunk = MicroBatch((Row(0, 0, 0, 64, False),))
-    assert [COSTS.compute_s(LAYOUT, stage, chunk) for stage in range(3)] == pytest.approx([106.8, 100.5, 100.5])
+    one = decoding(1024)
+    assert [COSTS.compute_s(LAYOUT, stage, one) for stage in range(3)] == pytest.approx([20.74, 20.74, 40.74])
 
 
 def test_slowdown_by_how_many_run_and_what() -> None:
@@ -83,10 +96,8 @@ def test_a_corrupt_file_is_no_calibration(tmp_path: Path, content: bytes) -> Non
 
 def test_a_file_with_axes_that_cannot_be_is_no_calibration(tmp_path: Path) -> None:
     path = tmp_path / "calibration.json"
-    write(replace(CALIBRATION, together=()), path)
-    path.write_text(
-        path.read_text()
-        .replace('"at": [1.0, 4.0]', '"at": [4.0, 1.0]')
-        .replace("1.0,\n        4.0", "4.0,\n        1.0")
-    )
+    write(CALIBRATION, path)
+    content = json.loads(path.read_text())
+    content["decode_s"]["at"] = [4.0, 1.0]
+    path.write_text(json.dumps(content))
     assert read(path) is None

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
 
 from plait.costs.curves import Curve, Grid
-from plait.plans.round import MicroBatch
+from plait.plans.plan import GRID
+from plait.plans.round import MicroBatch, Row
 
 FORMAT = 1
 """Counts up when what is measured changes: older files are measured again."""
@@ -19,7 +21,8 @@ FORMAT = 1
 class Setting:
     """What a calibration holds for, and nothing else. `shape` names the model's sizes, `layers` how many were measured.
 
-    `together` is the most ranks that were measured computing at the same time.
+    `rows`: the most that decode together, rounded up; it decides how weights are laid out. `together`: the most ranks
+    that were measured computing at the same time.
     """
 
     host: str
@@ -31,6 +34,7 @@ class Setting:
     threads: int
     shape: str
     layers: int
+    rows: int
     together: int
     format: int = FORMAT
 
@@ -47,32 +51,45 @@ class Together:
 class Calibration:
     """Seconds. Of one layer: decoding over rows × positions in their caches, prefill over chunk length × its start.
 
-    `action_s` is what a forward takes beside its layers, over rows; `embed_s` the embedding over positions; `head_s`
-    final norm, LM head and greedy sampling over sampled rows.
+    `action_s`: what a forward takes beside its layers, over positions. `head_s`: final norm, LM head and greedy
+    sampling, over rows. The last layer of a prompt's piece computes keys and values for all its positions but goes on
+    with those alone that yield a token: `last_s` is that layer with the head where one does, `store_s` where none does.
     """
 
     setting: Setting
     decode_s: Grid
     prefill_s: Grid
     action_s: Curve
-    embed_s: Curve
     head_s: Curve
+    last_s: Grid
+    store_s: Curve
     together: tuple[Together, ...] = ()
 
-    def layer_s(self, micro_batch: MicroBatch) -> float:
-        """One layer's forward of the micro-batch, alone on the host.
-
-        Rows of one position decode together, at the mean of their cache lengths (attention is a sum over rows);
-        every longer row is a piece of a prompt of its own.
-        """
-        seconds, decoding, cached = 0.0, 0, 0
+    def forward_s(self, micro_batch: MicroBatch, layers: int, *, is_last: bool) -> float:
+        """A stage's forward of the micro-batch, alone on the host."""
+        seconds = self.action_s.value(micro_batch.tokens)
+        decoding = [row for row in micro_batch.rows if row.length == 1]
+        if decoding:
+            seconds += layers * self._decoding_s(decoding)
+            if is_last:
+                seconds += self.head_s.value(len(decoding))
         for row in micro_batch.rows:
-            if row.length == 1:
-                decoding += 1
-                cached += row.start + 1
-            else:
-                seconds += self.prefill_s.value(row.length, row.start)
-        return seconds + self.decode_s.value(decoding, cached / decoding) if decoding else seconds
+            if row.length > 1:
+                seconds += (layers - is_last) * self.prefill_s.value(row.length, row.start)
+                if is_last:
+                    seconds += self._last_s(row)
+        return seconds
+
+    def _decoding_s(self, rows: Sequence[Row]) -> float:
+        """One layer for rows of one position each, at the mean of what their caches hold: attention is a sum of rows.
+
+        Attention looks at whole blocks of positions (`nn.attention`).
+        """
+        cached = sum(-(-(row.start + 1) // GRID) * GRID for row in rows) / len(rows)
+        return self.decode_s.value(len(rows), cached)
+
+    def _last_s(self, row: Row) -> float:
+        return self.last_s.value(row.length, row.start) if row.samples else self.store_s.value(row.length)
 
     def slowdown(self, ranks: float, positions: int) -> float:
         """How much longer a forward takes while `ranks` like it run at once; between measured counts a line.

@@ -34,16 +34,10 @@ class MeasuredCosts:
     any_link: LinkCost
 
     def compute_s(self, layout: Layout, stage: int, micro_batch: MicroBatch) -> float:
-        """Layers × one layer's, what the forward itself takes, and the embedding or the head where the stage has it."""
+        """The calibration's forward of the stage's layers."""
         where = layout.stages[stage]
         calibration = self.calibrations[Kernel.of(where)]
-        seconds = where.layer_count * calibration.layer_s(micro_batch)
-        seconds += calibration.action_s.value(len(micro_batch.rows))
-        if where.layers[0] == 0:
-            seconds += calibration.embed_s.value(micro_batch.tokens)
-        if where.layers[1] == self.layers and micro_batch.sampled:
-            seconds += calibration.head_s.value(micro_batch.sampled)
-        return seconds
+        return calibration.forward_s(micro_batch, where.layer_count, is_last=where.layers[1] == self.layers)
 
     def load(self, layout: Layout, stage: int, micro_batch: MicroBatch) -> Load:
         """Its positions, up to the next power of two."""

@@ -1,0 +1,182 @@
+"""A measuring process: a model of random weights in the real shape, computed as a rank computes it.
+
+The whole model runs as three stages, so that layers, head and what a forward costs beside them are timed apart while
+each finds the caches as a step of the whole model leaves them.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from dataclasses import replace
+from itertools import pairwise
+
+import msgspec
+import torch
+
+from plait.nn.batch import Batch
+from plait.nn.cache import KVCache
+from plait.nn.decoder import StageModel
+from plait.nn.sampling import sample
+from plait.plans.round import MicroBatch, Row
+from plait.plans.sampling import SamplingParams
+from plait.prober.messages import Alone, Beside, Job, Request, Timed, Work
+from plait.prober.undisturbed import undisturbed
+from plait.spec.model import ModelSpec
+from plait.spec.tensors import stage_tensors
+
+FEW_LAYERS = 2
+"""Layers that prefill is measured on: it is bound by arithmetic, not by what the caches still hold."""
+
+_WARM_UP = 64
+"""Positions up to which a shape is computed once before it is measured: what the first time costs matters there."""
+
+_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+
+
+class Piece:
+    """A stage of the measured model, with its cache."""
+
+    def __init__(self, job: Job, spec: ModelSpec, first: int, end: int) -> None:
+        dtype = _DTYPES[job.dtype]
+        tensors = {name: _random(shape, dtype, name) for name, shape in stage_tensors(spec, first, end).items()}
+        self.layers = end - first
+        self.model = StageModel(spec, first, end, tensors, dtype, rows=job.packed_for)
+        self.cache = KVCache(spec, first, end, job.slots, job.context, dtype)
+        for layer in self.cache.layers:
+            _fill(layer)
+
+    def forward(self, batch: Batch, inputs: torch.Tensor) -> torch.Tensor:
+        """See `StageModel.forward`."""
+        output: torch.Tensor = self.model.forward(batch, inputs, self.cache)
+        return output
+
+
+class Bench:
+    """The model of a job: `share` layers, and where the job has a rest, a first, a last and the layers between."""
+
+    def __init__(self, job: Job) -> None:
+        rest = max(0, job.layers - job.share - 2)
+        layers = job.share + rest + 2
+        windows = tuple(job.spec.windows[i % job.spec.layers] for i in range(layers))
+        spec = replace(job.spec, layers=layers, windows=windows, max_positions=max(job.context, job.spec.max_positions))
+        self._spec, self._dtype = spec, _DTYPES[job.dtype]
+        self._share = Piece(job, spec, 1, 1 + job.share)
+        self._whole = job.layers > 0
+        if self._whole:
+            self._first, self._last = Piece(job, spec, 0, 1), Piece(job, spec, layers - 1, layers)
+            self._few = Piece(job, spec, 1, min(1 + FEW_LAYERS, layers - 1))
+            self._rest = [Piece(job, spec, 1 + job.share, layers - 1)] if rest else []
+
+    def alone(self, request: Alone) -> list[Timed]:
+        """Each work's pieces."""
+        taken: list[list[tuple[float, ...]]] = [[] for _ in request.works]
+        for work in request.works:
+            if work.length <= _WARM_UP:
+                self._step(work)
+        end_s = time.perf_counter() + request.budget_s
+        while len(taken[-1]) < request.least or time.perf_counter() < end_s:
+            for work, times in zip(request.works, taken, strict=True):
+                times.append(self._step(work))
+        return [
+            self._split(work, tuple(map(undisturbed, zip(*times, strict=True))))
+            for work, times in zip(request.works, taken, strict=True)
+        ]
+
+    def beside(self, request: Beside) -> list[float]:
+        """Seconds of one layer, each time."""
+        micro_batch, inputs = _micro_batch(request.work), self._hidden(request.work)
+        time.sleep(max(0.0, request.begin_s - time.monotonic()))
+        taken: list[float] = []
+        while time.monotonic() < request.end_s or not taken:
+            start = time.perf_counter()
+            batch = Batch.of(micro_batch)
+            x = self._share.forward(batch, inputs)
+            taken.append((time.perf_counter() - start) / self._share.layers)
+            if self._whole:
+                self._last.forward(batch, x)
+        return taken
+
+    def _middle(self, work: Work) -> list[Piece]:
+        return [self._few] if work.length > 1 else [self._share, *self._rest]
+
+    def _split(self, work: Work, times: tuple[float, ...]) -> Timed:
+        """What of a step is whose: `times` to make the batch, of the first stage, of those between, of the last.
+
+        Decoding, a first stage of one layer takes h + l and n stages of m layers take n × h + m × l: h is a forward
+        beside its layers, l a layer. In prefill h is nothing beside l.
+        """
+        make, first, middle, last = times
+        pieces = self._middle(work)
+        layers = sum(piece.layers for piece in pieces)
+        if work.length > 1 or layers <= 2 * len(pieces):
+            return Timed(make, middle / layers, last)
+        layer = (middle - len(pieces) * first) / (layers - len(pieces))
+        beside = max(0.0, first - layer)
+        return Timed(make + beside, layer, max(layer, last - beside))
+
+    def _step(self, work: Work) -> tuple[float, ...]:
+        """Seconds to make the batch, of the first stage, of those between, and of the last with sampling."""
+        micro_batch = _micro_batch(work)
+        ids = torch.zeros(work.rows * work.length, dtype=torch.int64)
+        times = [time.perf_counter()]
+        batch = Batch.of(micro_batch)
+        times.append(time.perf_counter())
+        x = self._first.forward(batch, ids)
+        times.append(time.perf_counter())
+        for piece in self._middle(work):
+            x = piece.forward(batch, x)
+        times.append(time.perf_counter())
+        logits = self._last.forward(batch, x)
+        if work.samples:
+            which = range(work.rows)
+            sample(logits, [SamplingParams()] * work.rows, which, which)
+        times.append(time.perf_counter())
+        return tuple(after - before for before, after in pairwise(times))
+
+    def _hidden(self, work: Work) -> torch.Tensor:
+        return torch.randn(work.rows * work.length, self._spec.hidden).to(self._dtype)
+
+
+def _micro_batch(work: Work) -> MicroBatch:
+    return MicroBatch(tuple(Row(i, i, work.start, work.length, work.samples) for i in range(work.rows)))
+
+
+def _random(shape: tuple[int, ...], dtype: torch.dtype, name: str) -> torch.Tensor:
+    if "norm" in name:
+        return torch.ones(shape, dtype=dtype)
+    tensor = torch.empty(shape, dtype=dtype)
+    _fill(tensor)
+    return tensor
+
+
+def _fill(tensor: torch.Tensor) -> None:
+    """Small random numbers, a block of them over and over: memory that is only allocated is not read from memory."""
+    flat = tensor.view(-1)
+    block = (torch.randn(min(len(flat), 1 << 18), generator=torch.Generator().manual_seed(0)) * 0.02).to(tensor.dtype)
+    for begin in range(0, len(flat), len(block)):
+        piece = flat[begin : begin + len(block)]
+        piece.copy_(block[: len(piece)])
+
+
+def main() -> int:
+    """Lines in, lines out: a Job, then requests until the input ends."""
+    lines = iter(sys.stdin.buffer)
+    job = msgspec.json.decode(next(lines), type=Job)
+    torch.set_num_threads(job.threads)
+    with torch.inference_mode():
+        bench = Bench(job)
+        _say(True)
+        for line in lines:
+            request = msgspec.json.decode(line, type=Request)
+            _say(bench.alone(request) if isinstance(request, Alone) else bench.beside(request))
+    return 0
+
+
+def _say(answer: object) -> None:
+    sys.stdout.buffer.write(msgspec.json.encode(answer) + b"\n")
+    sys.stdout.buffer.flush()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

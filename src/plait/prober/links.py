@@ -1,0 +1,101 @@
+"""Measures the link between two processes of this host, as ranks have it, and keeps the answer."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import platform
+import subprocess
+import sys
+from pathlib import Path
+
+import msgspec
+import platformdirs
+
+from plait.costs.protocol import LinkCost
+from plait.errors import RunError
+from plait.prober.host import cpu_model, rank_environment, usable_cores
+
+
+class _Kept(msgspec.Struct, frozen=True):
+    """The file's content: what was measured, and on which host."""
+
+    host: str
+    latency_s: float
+    bandwidth_bytes_per_s: float
+
+
+def measure_shm_link(*, fresh: bool = False) -> LinkCost:
+    """Latency and bandwidth between two processes over shared memory, through the comm contract.
+
+    Kept in the user's cache directory; `fresh` measures again.
+    """
+    host = f"{platform.node()} {cpu_model()} {usable_cores()}"
+    path = _path(host)
+    known = None if fresh else _read(path)
+    if known is None or known.host != host:
+        measured = _measure()
+        known = _Kept(host, measured.latency_s, measured.bandwidth_bytes_per_s)
+        _write(known, path)
+    return LinkCost(known.latency_s, known.bandwidth_bytes_per_s)
+
+
+def _path(host: str) -> Path:
+    digest = hashlib.sha256(host.encode()).hexdigest()[:16]
+    return Path(platformdirs.user_cache_dir("plait")) / "calibrations" / f"shm-link-{digest}.json"
+
+
+def _read(path: Path) -> _Kept | None:
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=_Kept)
+    except (OSError, msgspec.MsgspecError):
+        return None
+
+
+def _write(kept: _Kept, path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(f"{path.name}.{os.getpid()}.part")
+    partial.write_bytes(msgspec.json.encode(kept))
+    os.replace(partial, path)
+
+
+def _measure() -> LinkCost:
+    from plait.comm.shm import ShmMesh
+
+    mesh = ShmMesh.create(2, 2)
+    try:
+        processes = [
+            subprocess.Popen(
+                [sys.executable, "-m", "plait.prober.links", json.dumps(mesh.description(rank))],
+                pass_fds=mesh.descriptors(rank),
+                env=rank_environment(1),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+            )
+            for rank in range(2)
+        ]
+    finally:
+        mesh.close_parent()
+    said = [process.communicate() for process in processes]
+    for process, (_, errors) in zip(processes, said, strict=True):
+        if process.returncode:
+            raise RunError(f"measuring the link failed: {errors.decode(errors='replace').strip().splitlines()[-1:]}")
+    return LinkCost(*msgspec.json.decode(said[0][0], type=tuple[float, float]))
+
+
+def main() -> int:
+    """One of the two ends: its argument is what `ShmEndpoint.attach` needs."""
+    from plait.comm.measure import measure_link
+    from plait.comm.shm import ShmEndpoint
+
+    endpoint = ShmEndpoint.attach(json.loads(sys.argv[1]))
+    measured = measure_link(endpoint, 1 - endpoint.rank)
+    sys.stdout.write(json.dumps([measured.latency_s, measured.bandwidth_bytes_per_s]))
+    endpoint.close()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

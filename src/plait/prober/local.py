@@ -1,0 +1,32 @@
+"""The costs of a layout whose stages all run on this host, measured where they are not known yet."""
+
+from __future__ import annotations
+
+from plait.costs.measured import Kernel, MeasuredCosts
+from plait.costs.protocol import FREE, LinkCost
+from plait.errors import PlanError
+from plait.plans.layout import Layout
+from plait.prober.calibrate import calibrate
+from plait.prober.links import measure_shm_link
+from plait.spec.model import ModelSpec
+
+
+def local_costs(layout: Layout, spec: ModelSpec, rows: int = 1, *, fresh: bool = False) -> MeasuredCosts:
+    """Costs of `layout` on this host; `rows` is how many rows decode together, usually.
+
+    Each kernel (dtype, weights, threads) is calibrated beside as many ranks as the layout has stages. `fresh` measures
+    again what is known. Errors: PlanError where a stage runs elsewhere.
+    """
+    elsewhere = {stage.host for stage in layout.stages} - {layout.stages[0].host}
+    if elsewhere or any(stage.device != "cpu" for stage in layout.stages):
+        raise PlanError(f"only the CPU of one host can be measured here, but the plan names {sorted(elsewhere)} too")
+    stages = len(layout.stages)
+    kernels = {Kernel.of(stage) for stage in layout.stages}
+    calibrations = {
+        kernel: calibrate(spec, kernel.dtype, kernel.threads, stages, rows, fresh=fresh) for kernel in sorted(kernels)
+    }
+    return MeasuredCosts(spec.layers, calibrations, _link(stages, fresh=fresh))
+
+
+def _link(stages: int, *, fresh: bool) -> LinkCost:
+    return measure_shm_link(fresh=fresh) if stages > 1 else FREE

@@ -1,0 +1,119 @@
+"""Calibrations of a tiny model: complete, quick, kept, and measured again where the file cannot be used."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from plait.costs.calibration import Calibration, read
+from plait.costs.protocol import FREE
+from plait.errors import PlanError, RunError
+from plait.plans.layout import Layout, Stage
+from plait.plans.round import MicroBatch, Row
+from plait.prober import calibrate as module
+from plait.prober.calibrate import calibrate, calibration_path
+from plait.prober.local import local_costs
+from plait.spec.model import ModelSpec, Rope
+
+TINY = ModelSpec("tiny", "llama", 4, 64, 4, 2, 16, 128, 100, 512, 1e-5, Rope(1e4, 16), (None,) * 4)
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(module.platformdirs, "user_cache_dir", lambda name: str(tmp_path / name))
+    return tmp_path / "plait"
+
+
+@pytest.fixture(scope="module")
+def measured() -> Calibration:
+    return module._measure(TINY, module._setting(TINY, "float32", 1, 1, 1))
+
+
+@pytest.fixture
+def no_measuring(measured: Calibration, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Calibrations come from here at once; the list says which dtypes were asked for."""
+    asked: list[str] = []
+
+    def measure(spec: ModelSpec, setting: object) -> Calibration:
+        asked.append(setting.dtype)  # type: ignore[attr-defined]
+        return replace(measured, setting=setting)
+
+    monkeypatch.setattr(module, "_measure", measure)
+    return asked
+
+
+def test_a_tiny_model_alone_and_beside_another() -> None:
+    begin = time.perf_counter()
+    calibration = calibrate(TINY, "float32", 1, concurrent=2, rows=4)
+    assert time.perf_counter() - begin < 20  # 2 s on an idle machine
+    token = MicroBatch(tuple(Row(i, i, 100, 1, True) for i in range(4)))
+    chunk = MicroBatch((Row(0, 0, 0, 128, False),))
+    for work in (token, chunk):
+        middle, last = (calibration.forward_s(work, 2, is_last=is_last) for is_last in (False, True))
+        assert 1e-6 < middle < 0.1
+        assert 1e-6 < last < 0.1
+    assert calibration.decode_s.at == (1.0, 2.0, 3.0, 4.0, 6.0, 8.0)
+    assert [one.ranks for one in calibration.together] == [2]
+    assert calibration.slowdown(1, 1) == 1.0
+    assert read(calibration_path(calibration.setting)) == calibration
+
+
+@pytest.mark.parametrize("family", ["gpt2", "olmo2", "qwen3"])
+def test_other_families(family: str) -> None:
+    changed = {
+        "gpt2": {"rope": None, "norm": "layer", "mlp": "plain", "kv_heads": 4, "qkv_bias": True, "tied": True},
+        "olmo2": {"norm_placement": "post", "qk_norm": "full"},
+        "qwen3": {"qk_norm": "head", "layers": 1, "windows": (64,)},
+    }[family]
+    spec = replace(TINY, family=family, **changed)
+    assert calibrate(spec, "bfloat16", 1).setting.layers >= 3
+
+
+def test_what_is_known_is_not_measured_again(no_measuring: list[str]) -> None:
+    first = calibrate(TINY, "bfloat16", 1)
+    assert calibrate(TINY, "bfloat16", 1) == first
+    assert calibrate(replace(TINY, name="the same sizes"), "bfloat16", 1) == first
+    assert no_measuring == ["bfloat16"]
+    calibrate(TINY, "bfloat16", 1, fresh=True)
+    assert no_measuring == ["bfloat16", "bfloat16"]
+
+
+@pytest.mark.parametrize(
+    "other", [{"dtype": "float32"}, {"threads": 2}, {"concurrent": 2}, {"rows": 8}, {"spec": replace(TINY, hidden=128)}]
+)
+def test_anything_that_matters_is_measured_anew(no_measuring: list[str], other: dict[str, object]) -> None:
+    usual: dict[str, object] = {"spec": TINY, "dtype": "bfloat16", "threads": 1}
+    calibrate(**usual)  # type: ignore[arg-type]
+    calibrate(**usual | other)  # type: ignore[arg-type]
+    assert len(no_measuring) == 2
+
+
+def test_a_corrupt_file_is_measured_again(no_measuring: list[str]) -> None:
+    path = calibration_path(calibrate(TINY, "bfloat16", 1).setting)
+    path.write_text("{")
+    assert calibrate(TINY, "bfloat16", 1) == read(path)
+    assert no_measuring == ["bfloat16", "bfloat16"]
+
+
+def test_a_measuring_process_that_dies_says_why() -> None:
+    with pytest.raises(RunError, match="measuring this host failed: KeyError: 'float8'"):
+        module._measure(TINY, replace(module._setting(TINY, "float32", 1, 1, 1), dtype="float8"))
+
+
+def test_local_costs_of_a_mixed_layout(no_measuring: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("plait.prober.local.measure_shm_link", lambda fresh: FREE)
+    layout = Layout({"pp": 2}, (Stage((0, 2), (0,)), Stage((2, 4), (1,), "bfloat16", "bfloat16")))
+    costs = local_costs(layout, TINY)
+    assert sorted(no_measuring) == ["bfloat16", "float32"]
+    assert {kernel.dtype for kernel in costs.calibrations} == {"float32", "bfloat16"}
+    token = MicroBatch((Row(0, 0, 10, 1, True),))
+    assert costs.compute_s(layout, 0, token) > 0
+
+
+def test_a_stage_elsewhere_is_refused() -> None:
+    layout = Layout({"pp": 2}, (Stage((0, 2), (0,)), Stage((2, 4), (1,), host="far")))
+    with pytest.raises(PlanError, match=r"only the CPU of one host can be measured here, but the plan names \['far'\]"):
+        local_costs(layout, TINY)

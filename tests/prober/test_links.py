@@ -1,0 +1,34 @@
+"""The link between two processes, measured and kept."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from plait.costs.protocol import LinkCost
+from plait.prober import links
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(links.platformdirs, "user_cache_dir", lambda name: str(tmp_path / name))
+    return tmp_path
+
+
+def test_measured() -> None:
+    cost = links.measure_shm_link()
+    assert 1e-7 < cost.latency_s < 0.05
+    assert 1e7 < cost.bandwidth_bytes_per_s < 1e12
+    assert links.measure_shm_link() == cost  # kept
+
+
+def test_kept_until_fresh_or_corrupt(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    costs = iter([LinkCost(1.0, 10.0), LinkCost(2.0, 20.0), LinkCost(3.0, 30.0)])
+    monkeypatch.setattr(links, "_measure", lambda: next(costs))
+    assert links.measure_shm_link().latency_s == 1.0
+    assert links.measure_shm_link().latency_s == 1.0
+    assert links.measure_shm_link(fresh=True).latency_s == 2.0
+    (file,) = cache.rglob("*.json")
+    file.write_bytes(b'{"host": 1}')
+    assert links.measure_shm_link().latency_s == 3.0
