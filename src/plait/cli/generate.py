@@ -64,6 +64,7 @@ def generate(
     threads: Annotated[int | None, typer.Option(min=1, help="Threads of each stage.")] = None,
     chat: Annotated[bool | None, typer.Option("--chat/--raw", help="As a chat, or text to go on.")] = None,
     run: Annotated[Path | None, typer.Option(help="Where to keep the run's record.")] = None,
+    verify: Annotated[bool, typer.Option("--verify", help="First compare the logits with one process's.")] = False,
     json: Annotated[bool, typer.Option("--json", help="One JSON object instead of text.")] = False,
 ) -> None:
     """Run a model split over local processes, and show what each stage did, predicted and measured."""
@@ -85,17 +86,17 @@ def generate(
         threads=threads,
         chat=chat,
     )
-    _run(read_prompts(prompt, prompt_file), options, run, as_json=json)
+    _run(read_prompts(prompt, prompt_file), options, run, verify=verify, as_json=json)
 
 
-def _run(prompts: list[str], options: Options, run: Path | None, *, as_json: bool) -> None:
+def _run(prompts: list[str], options: Options, run: Path | None, *, verify: bool, as_json: bool) -> None:
     from plait.generation.generate import generate as run_generate
     from plait.reports.terminal import report
 
     console = words()
     watch = Watch(console, options.max_tokens, as_json=as_json)
     with watch:
-        result = run_generate(prompts, options, watch=watch, run=run)
+        result = run_generate(prompts, options, watch=watch, run=run, check=verify)
     if as_json:
         write_json(result.json)
         return

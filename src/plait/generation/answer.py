@@ -29,15 +29,20 @@ class Request:
     max_tokens: int
     stop: tuple[int, ...] = ()
     sampling: SamplingParams = field(default_factory=SamplingParams)
+    logits: bool = False
 
 
 @dataclass(slots=True)
 class Answer:
-    """A request's tokens; the one that ended it stands last. `finish_reason` is "stop" or "length"."""
+    """A request's tokens; the one that ended it stands last. `finish_reason` is "stop" or "length".
+
+    `logits` holds what each token was drawn from, float32 [vocab] as bytes, where the request asked for it.
+    """
 
     prompt_tokens: int
     tokens: list[int] = field(default_factory=list)
     finish_reason: str = ""
+    logits: list[bytes] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +76,9 @@ def answer(
         watch.ready()
         answers = _collect(session, requests, watch)
         finished = session.finish()
+        for number, one in enumerate(answers):
+            shown = session.logits.get(number, {})
+            one.logits = [shown[one.prompt_tokens + index] for index in range(len(one.tokens) if shown else 0)]
         weights = tuple(session.ready[rank].weight_bytes for rank in sorted(session.ready))
     return _outcome(plan, answers, tuple(finished), weights)
 
@@ -78,8 +86,8 @@ def answer(
 def _collect(session: Session, requests: Sequence[Request], watch: Watch) -> list[Answer]:
     answers = [Answer(len(request.prompt)) for request in requests]
     for number, request in enumerate(requests):
-        submit = Submit(number, list(request.prompt), request.max_tokens, list(request.stop), request.sampling)
-        session.submit(submit)
+        prompt, stop = list(request.prompt), list(request.stop)
+        session.submit(Submit(number, prompt, request.max_tokens, stop, request.sampling, request.logits))
     for token in session.tokens(len(requests)):
         one = answers[token.request]
         one.tokens.append(token.token)

@@ -12,6 +12,7 @@ from plait.generation.launch import ProcessRanks
 from plait.generation.opened import encode_all, open_model
 from plait.generation.planning import CostsFor, Options, make_plan, measured_costs
 from plait.generation.record import new_run, run_record
+from plait.generation.verify import verify
 from plait.generation.watch import Unwatched, Watch
 from plait.simulator.simulate import simulate
 from plait.timeline.record import RunRecord
@@ -35,10 +36,12 @@ def generate(
     launch: Launch = ProcessRanks,
     watch: Watch | None = None,
     run: Path | None = None,
+    check: bool = False,
 ) -> Result:
     """Answer `prompts` with a model that is split by a plan, and keep a record of the run.
 
-    Errors: UsageError for what cannot work, before anything is started; RunError for what broke.
+    With `check` the split's logits on the first prompt are compared with one process's before. Errors: UsageError for
+    what cannot work, before anything is started; ParityError where they differ; RunError for what broke.
     """
     options, watch = options or Options(), watch or Unwatched()
     opened = open_model(options.model, watch.say)
@@ -47,6 +50,8 @@ def generate(
     plan = replace(plan, slots=min(plan.slots, len(encoded)))
     requests = [Request(ids, options.max_tokens, opened.stop, options.sampling) for ids in encoded]
     watch.planned(plan, opened.tokenizer, len(requests))
+    if check:
+        watch.say(str(verify(plan, opened.index, encoded[0], launch=launch, reference=launch)))
     outcome = answer(plan, opened.index, requests, launch, watch)
     predicted = simulate(plan.layout, outcome.rounds, costs_for(plan.layout, opened.spec), opened.spec)
     texts = tuple(opened.tokenizer.decode(one.tokens) for one in outcome.answers)

@@ -110,8 +110,9 @@ class Lead:
         self._batcher.add(message.request, len(message.prompt), message.max_tokens)
         self._stop[message.request] = set(message.stop)
         self._worker.sequences[message.request] = list(message.prompt)
-        self._worker.sampling[message.request] = message.sampling
-        self._fresh.append(Admitted(message.request, message.sampling))
+        admitted = Admitted(message.request, message.sampling, message.logits)
+        self._worker.admit(admitted)
+        self._fresh.append(admitted)
 
     def _begin(self, one: Round, front: int) -> RoundMessage:
         self._prove(one)
@@ -143,8 +144,7 @@ class Lead:
         gone: list[int] = []
         while self._retired and self._retired[0][0] < number - 1:
             request = self._retired.popleft()[1]
-            del self._worker.sequences[request]
-            del self._worker.sampling[request]
+            self._worker.forget(request)
             gone.append(request)
         return gone
 
@@ -158,8 +158,8 @@ def follow(endpoint: Endpoint, worker: StageWorker, executor: Executor, stages: 
         if isinstance(message, EndOfRounds):
             break
         for admitted in message.admitted:
-            worker.sampling[admitted.request] = admitted.sampling
+            worker.admit(admitted)
         for request in message.retired:
-            del worker.sampling[request]
+            worker.forget(request)
         executor.run(message.recipe.make(stages))
     executor.drain()

@@ -1,7 +1,7 @@
 """What the front and the ranks say to each other: msgpack structs, never pickles.
 
-front → rank   Setup, then to rank 0 Submit … and to all Finish
-rank → front   Progress …, Ready, from rank 0 Token …, Finished; Failed at any time
+front → rank   Setup, then to rank 0 Submit …, Finish
+rank → front   Progress …, Ready, from rank 0 Token …, from the last Logits …, Finished; Failed at any time
 rank 0 → rank  RoundMessage …, EndOfRounds
 """
 
@@ -24,13 +24,14 @@ class Setup(msgspec.Struct, tag="setup"):
 
 
 class Submit(msgspec.Struct, tag="submit"):
-    """A request: prompt tokens, how many more at most, and the tokens that end it."""
+    """A request: prompt tokens, how many more at most, the tokens that end it, and whether its logits are wanted."""
 
     request: int
     prompt: list[int]
     max_tokens: int
     stop: list[int]
     sampling: SamplingParams
+    logits: bool = False
 
 
 class Finish(msgspec.Struct, tag="finish"):
@@ -61,6 +62,14 @@ class Token(msgspec.Struct, tag="token"):
     finish_reason: str | None
 
 
+class Logits(msgspec.Struct, tag="logits"):
+    """What a token was drawn from: float32 [vocab] as bytes, for the token at `position`. From the last stage."""
+
+    request: int
+    position: int
+    values: bytes
+
+
 class Finished(msgspec.Struct, tag="finished"):
     """A rank's last word: its spans, what it sent to each rank, its peak memory; from rank 0 also the rounds."""
 
@@ -85,6 +94,7 @@ class Admitted(msgspec.Struct, array_like=True):
 
     request: int
     sampling: SamplingParams
+    logits: bool = False
 
 
 class RoundMessage(msgspec.Struct, tag="round"):
@@ -100,5 +110,5 @@ class EndOfRounds(msgspec.Struct, tag="end"):
 
 
 ToRank = Setup | Submit | Finish
-ToFront = Progress | Ready | Token | Finished | Failed
+ToFront = Progress | Ready | Token | Logits | Finished | Failed
 ToFollower = RoundMessage | EndOfRounds

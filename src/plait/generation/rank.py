@@ -19,8 +19,8 @@ from plait.errors import PeerLost, PlaitError
 from plait.executor.executor import Executor
 from plait.generation.channel import Channel
 from plait.generation.lead import Front, Lead, follow
-from plait.generation.protocol import Failed, Finished, Progress, Ready, Setup, ToFront, ToRank
-from plait.generation.worker import StageWorker
+from plait.generation.protocol import Failed, Finished, Logits, Progress, Ready, Setup, ToFront, ToRank
+from plait.generation.worker import LogitsOf, StageWorker
 from plait.nn.cache import KVCache
 from plait.nn.decoder import StageModel
 from plait.plans.file import plan_from_text
@@ -46,7 +46,7 @@ def run_rank(rank: int, plan: Plan, index: WeightsIndex, endpoint: Endpoint, fro
     model = StageModel(index.spec, first, end, tensors, dtype, rows=-(-plan.slots // plan.micro_batches))
     cache = KVCache(index.spec, first, end, plan.slots, plan.context, dtype)
     lead = Lead(plan, endpoint, front) if rank == 0 else None
-    worker = StageWorker(model, cache, len(stages), lead.on_tokens if lead else _nobody)
+    worker = StageWorker(model, cache, len(stages), lead.on_tokens if lead else _nobody, _logits_to(front))
     tracer = Tracer(rank, plan.layout.epoch, stages[rank].host)
     executor = Executor(plan.layout, rank, endpoint, worker, tracer if trace else None)
     front.send(Ready(rank, time.perf_counter() - started_s, size))
@@ -76,6 +76,10 @@ def peak_memory_bytes() -> int:
 
 def _nobody(number: int, micro_batch: int, tokens: list[int]) -> None:
     raise AssertionError(f"tokens of {number}:{micro_batch} came to a rank that is not the first")
+
+
+def _logits_to(front: Front) -> LogitsOf:
+    return lambda request, position, values: front.send(Logits(request, position, values))
 
 
 class _Reporter:

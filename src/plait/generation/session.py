@@ -9,7 +9,7 @@ from types import TracebackType
 from plait import errors
 from plait.errors import PeerLost, RunError
 from plait.generation.launch import Ranks
-from plait.generation.protocol import Failed, Finish, Finished, Progress, Ready, Submit, ToFront, Token
+from plait.generation.protocol import Failed, Finish, Finished, Logits, Progress, Ready, Submit, ToFront, Token
 from plait.plans.plan import Plan
 
 LoadProgress = Callable[[int, int, int], None]
@@ -30,6 +30,7 @@ class Session:
         self._over: set[int] = set()
         self.ready: dict[int, Ready] = {}
         self.finished: dict[int, Finished] = {}
+        self.logits: dict[int, dict[int, bytes]] = {}
 
     def __enter__(self) -> Session:
         return self
@@ -94,6 +95,9 @@ class Session:
         failures = [message for message in messages if isinstance(message, Failed)]
         if failures or gone:
             self._explain(failures, gone)
+        for message in messages:
+            if isinstance(message, Logits):
+                self.logits.setdefault(message.request, {})[message.position] = message.values
         return messages
 
     def _drain(self, rank: int, messages: list[ToFront], gone: list[int]) -> None:

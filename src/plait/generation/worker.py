@@ -6,31 +6,50 @@ from collections.abc import Callable
 
 import torch
 
+from plait.generation.protocol import Admitted
 from plait.nn.batch import Batch
 from plait.nn.cache import KVCache
 from plait.nn.decoder import StageModel
 from plait.nn.sampling import sample
 from plait.plans.action import Action, Kind
-from plait.plans.round import MicroBatch, Round
+from plait.plans.round import MicroBatch, Round, Row
 from plait.plans.sampling import SamplingParams
 
 Tokens = Callable[[int, int, list[int]], None]
 """Called with (round, micro-batch, its sampled tokens)."""
 
+LogitsOf = Callable[[int, int, bytes], None]
+"""Called with (request, position of the token that is drawn, float32 [vocab] as bytes)."""
+
 
 class StageWorker:
     """The executor's worker on one stage of a split model.
 
-    `sequences` (request to its tokens so far) is read on the first stage; `sampling` on the last one.
+    `sequences` (request to its tokens so far) is read on the first stage. The last one samples, and gives `on_logits`
+    the logits of the requests that want them.
     """
 
-    def __init__(self, model: StageModel, cache: KVCache, stages: int, on_tokens: Tokens) -> None:
+    def __init__(self, model: StageModel, cache: KVCache, stages: int, on_tokens: Tokens, on_logits: LogitsOf) -> None:
         self._model, self._cache = model, cache
+        self._on_logits = on_logits
         self._single = stages == 1
         self._last = model.end == model.spec.layers
         self._on_tokens = on_tokens
         self.sequences: dict[int, list[int]] = {}
-        self.sampling: dict[int, SamplingParams] = {}
+        self._sampling: dict[int, SamplingParams] = {}
+        self._watched: set[int] = set()
+
+    def admit(self, admitted: Admitted) -> None:
+        """A request comes with the next round."""
+        self._sampling[admitted.request] = admitted.sampling
+        if admitted.logits:
+            self._watched.add(admitted.request)
+
+    def forget(self, request: int) -> None:
+        """No row of the request comes any more."""
+        self.sequences.pop(request, None)
+        del self._sampling[request]
+        self._watched.discard(request)
 
     @torch.inference_mode()
     def forward(self, one: Round, micro_batch: int, message: torch.Tensor | None) -> torch.Tensor:
@@ -58,6 +77,13 @@ class StageWorker:
 
     def _sample(self, logits: torch.Tensor, work: MicroBatch) -> torch.Tensor:
         rows = [row for row in work.rows if row.samples]
-        params = [self.sampling[row.request] for row in rows]
+        if self._watched:
+            self._show(logits, rows)
+        params = [self._sampling[row.request] for row in rows]
         requests = [row.request for row in rows]
         return sample(logits, params, requests, [row.start + row.length for row in rows])  # [sampled]
+
+    def _show(self, logits: torch.Tensor, rows: list[Row]) -> None:
+        for row, values in zip(rows, logits, strict=True):
+            if row.request in self._watched:
+                self._on_logits(row.request, row.start + row.length, values.float().cpu().numpy().tobytes())

@@ -1,0 +1,42 @@
+"""Tiny random models on disk, and the demo model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from plait.generation.opened import Opened, open_model
+from plait.weights.index import WeightsIndex, open_index
+
+
+@pytest.fixture(scope="session")
+def tiny_directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A random Llama of 6 layers with 3 query heads a KV head, far from ties: its logits are spread wide."""
+    torch.manual_seed(7)
+    config = LlamaConfig(
+        vocab_size=320,
+        hidden_size=96,
+        intermediate_size=160,
+        num_hidden_layers=6,
+        num_attention_heads=6,
+        num_key_value_heads=2,
+        max_position_embeddings=1024,
+        tie_word_embeddings=False,
+        initializer_range=0.2,
+    )
+    directory = tmp_path_factory.mktemp("tiny")
+    LlamaForCausalLM(config).save_pretrained(directory)
+    return directory
+
+
+@pytest.fixture(scope="session")
+def tiny(tiny_directory: Path) -> WeightsIndex:
+    return open_index(tiny_directory)
+
+
+@pytest.fixture(scope="session")
+def demo() -> Opened:
+    return open_model("demo")
