@@ -79,6 +79,7 @@ class Bells:
             if not self._drain(self._sockets[rank]):
                 self._poll.unregister(descriptor)
                 self.gone[rank] = self._how(rank)
+                self._look_for_culprits()
 
     def _drain(self, bell: socket.socket) -> bool:
         """Take what was rung; False if the other side is closed."""
@@ -90,6 +91,12 @@ class Bells:
         except OSError:
             pass
         return False
+
+    def _look_for_culprits(self) -> None:
+        """A rank that fails says so before it closes one bell after the other: another's end may be heard first."""
+        for other in self._sockets:
+            if other not in self.gone and self._region.words[self._layout.state(other) >> 3] == _State.FAILED:
+                self.gone[other] = self._how(other)
 
     def _how(self, rank: int) -> Gone:
         at = self._layout.state(rank)

@@ -16,7 +16,7 @@ from plait.comm.calls import CODES, DTYPES, NO_DTYPE, Call, Op, code_of, row_byt
 from plait.comm.contract import Group
 from plait.comm.exchange import NUMPY_CODES, Array, Steps
 from plait.comm.link import MAX_DIMENSIONS, host_tensor
-from plait.comm.pair_sum import SMALL_BYTES, PairSum
+from plait.comm.pair_sum import PairSum
 from plait.comm.region import move
 from plait.errors import RunError
 
@@ -58,9 +58,9 @@ class Collectives:
         if code < 0:
             code = code_of(tensor.dtype)
         call = size << 8 | code << 4 | Op.ALL_REDUCE
-        if size <= SMALL_BYTES and len(steps.pairs) == 1:
+        if size <= steps.small_bytes and len(steps.pairs) == 1:
             self._sums[steps.others[0]].add(tensor, size, call)
-        elif size <= SMALL_BYTES:
+        elif size <= steps.small_bytes:
             steps.give(tensor.data_ptr(), size, call)
             steps.meet(steps.pairs, call)
             _add(steps, _flat(tensor, code), code)

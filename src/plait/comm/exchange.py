@@ -21,6 +21,9 @@ from plait.errors import RunError
 Await = Callable[[Callable[[], bool | None], str, Sequence[int]], bool]
 """Waits until the function returns True: what for, and for which ranks."""
 
+SMALL_BYTES = 1 << 14
+"""Up to here every rank adds everything, at once, also among more than two."""
+
 Array = npt.NDArray[np.float32] | torch.Tensor
 """Elements in a row that `+` and `+=` add: numpy's (of several dtypes, whatever the type says) or torch's."""
 
@@ -109,6 +112,7 @@ class Steps:
         self.index = ranks.index(rank)
         self.pairs = tuple(pairs)
         self.others = tuple(pair.rank for pair in pairs)
+        self.small_bytes = min([SMALL_BYTES, *(pair.slot_bytes for pair in pairs)])
         self.spins, self._wait, self.fence = spins, wait, fence
 
     def give(self, address: int, count_bytes: int, call: int) -> None:

@@ -164,6 +164,7 @@ class Incoming:
         self._tell, self._fence = tell, fence
         self._capacity, self._slot_bytes = place.capacity, place.slot_bytes
         self._piece_bytes = min(PIECE_BYTES, place.slot_bytes // 4)
+        self._view_bytes = min(VIEW_BYTES, self._piece_bytes)
         self._slots = [_Slot(region, place, index) for index in range(place.capacity)]
         self._at_started, self._at_taken = place.started >> 3, place.taken >> 3
         self._inbox = Inbox()
@@ -219,7 +220,7 @@ class Incoming:
     def _begin(self, slot: _Slot) -> tuple[Tag, torch.Tensor]:
         epoch, round_, action, *form = _HEADER.unpack_from(self._bytes, slot.header)
         self._size = self._offset = size = form[0]
-        if size <= VIEW_BYTES:
+        if size <= self._view_bytes:
             return Tag(epoch, round_, action), self._small(slot, tuple(form))
         tensor = _new_tensor(size, DTYPES[form[1]], form[3 : 3 + form[2]])
         message = (Tag(epoch, round_, action), tensor)

@@ -13,11 +13,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from plait.comm.exchange import NUMPY_CODES, Steps, as_array
+from plait.comm.exchange import NUMPY_CODES, SMALL_BYTES, Steps, as_array
 from plait.comm.region import STRONG_ORDER, move
-
-SMALL_BYTES = 1 << 14
-"""Up to here every rank adds everything, at once, also among more than two."""
 
 _RECIPES = 256
 

@@ -1,0 +1,38 @@
+from __future__ import annotations
+
+import time
+
+import pytest
+import torch
+
+from plait.comm.contract import Endpoint, Group
+from plait.comm.measure import fit, measure_link
+from tests.comm.ranks import Ranks
+
+
+def measured(endpoint: Endpoint) -> list[float]:
+    torch.set_num_threads(1)
+    endpoint.barrier(Group((0, 1)))
+    start = time.perf_counter()
+    cost = measure_link(endpoint, 1 - endpoint.rank)
+    return [cost.latency_s, cost.bandwidth_bytes_per_s, time.perf_counter() - start]
+
+
+def test_both_ranks_measure_the_same_link(ranks: Ranks) -> None:
+    first, second = ranks.run(measured, 2)
+    assert first[:2] == second[:2]
+    assert 1e-7 < first[0] < 2e-3
+    assert 5e7 < first[1] < 1e12
+    assert first[2] < 1
+
+
+@pytest.mark.parametrize(("latency_s", "bandwidth"), [(5e-6, 5e9), (1e-3, 1e8)])
+def test_a_line_is_found_again(latency_s: float, bandwidth: float) -> None:
+    cost = fit([(size, latency_s + size / bandwidth) for size in (1024, 16384, 262144, 2097152)])
+    assert cost.latency_s == pytest.approx(latency_s)
+    assert cost.bandwidth_bytes_per_s == pytest.approx(bandwidth)
+
+
+def test_noise_never_gives_a_negative_cost() -> None:
+    assert fit([(1000, 1e-5), (2000, 9e-6)]).bandwidth_bytes_per_s == pytest.approx(2000 / 9e-6)
+    assert fit([(1000, 1e-6), (2000, 5e-6), (3000, 9e-6)]).latency_s == 1e-6

@@ -1,0 +1,247 @@
+"""What is particular to shared memory: processes, descriptors, what is left behind, bells."""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from plait.comm import shm
+from plait.comm.bells import Bells
+from plait.comm.contract import Endpoint, Group, Tag
+from plait.comm.shm import ShmEndpoint, ShmMesh
+from plait.errors import RunError, WaitTimeout
+
+TAG = Tag(0, 0, 1)
+
+SCRIPT = """
+import json, sys, torch
+from plait.comm.contract import Group, Tag
+from plait.comm.shm import ShmEndpoint
+torch.set_num_threads(1)
+with ShmEndpoint.attach(json.loads(sys.argv[1])) as endpoint:
+    group = Group(tuple(range(endpoint.size)))
+    tensor = endpoint.all_reduce(group, torch.full((3,), endpoint.rank + 1.0))
+    print(tensor.tolist(), flush=True)
+    if sys.argv[2] == "wait":
+        endpoint.wait(lambda: None, "nothing", 60)
+    endpoint.barrier(group)
+"""
+
+
+def start(size: int, what: str) -> list[subprocess.Popen[str]]:
+    mesh = ShmMesh.create(size, capacity=2)
+    processes = []
+    for rank in range(size):
+        command = [sys.executable, "-c", SCRIPT, json.dumps(mesh.description(rank)), what]
+        processes.append(
+            subprocess.Popen(
+                command, pass_fds=mesh.descriptors(rank), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+            )
+        )
+    mesh.close_parent()
+    mesh.close_parent()
+    return processes
+
+
+def left_over() -> tuple[list[str], int]:
+    """Named shared memory of this host, and this process's open descriptors."""
+    named = os.listdir("/dev/shm") if os.path.isdir("/dev/shm") else []
+    return sorted(named), len(os.listdir("/dev/fd"))
+
+
+def test_nothing_is_left_after_all_ranks_are_killed() -> None:
+    before = left_over()
+    processes = start(2, "wait")
+    assert [process.stdout.readline() for process in processes if process.stdout] == ["[3.0, 3.0, 3.0]\n"] * 2
+    for process in processes:
+        process.send_signal(signal.SIGKILL)
+    for process in processes:
+        process.communicate()
+        assert process.returncode == -signal.SIGKILL
+    assert left_over() == before
+
+
+def test_two_meshes_at_once_never_meet() -> None:
+    started = [start(2, "go"), start(1, "go")]
+    outputs = [[process.communicate(timeout=60) for process in processes] for processes in started]
+    assert outputs == [[("[3.0, 3.0, 3.0]\n", "")] * 2, [("[1.0, 1.0, 1.0]\n", "")]]
+
+
+@pytest.fixture
+def pair() -> Iterator[tuple[ShmEndpoint, ShmEndpoint]]:
+    """Two ranks of one process: both sides of every link are at hand."""
+    mesh = ShmMesh.create(2, capacity=2)
+    first, second = mesh.attach(0), mesh.attach(1)
+    mesh.close_parent()
+    yield first, second
+    first.close()
+    second.close()
+
+
+def test_a_launcher_that_is_itself_a_rank(pair: tuple[ShmEndpoint, ShmEndpoint]) -> None:
+    first, second = pair
+    first.send(1, TAG, torch.ones(2))
+    assert second.receive(0, TAG).tolist() == [1, 1]
+
+
+def test_closing_gives_all_descriptors_back() -> None:
+    gc.collect()
+    before = left_over()
+    mesh = ShmMesh.create(3, capacity=1)
+    endpoints = [mesh.attach(rank) for rank in range(3)]
+    mesh.close_parent()
+    for endpoint in endpoints:
+        endpoint.close()
+    del endpoint, endpoints, mesh
+    gc.collect()
+    assert left_over() == before
+
+
+def test_memory_is_taken_only_where_messages_were(pair: tuple[ShmEndpoint, ShmEndpoint]) -> None:
+    """A mesh of 8 ranks with 16 MB slots spans gigabytes, and takes next to nothing."""
+    mesh = ShmMesh.create(8, capacity=4, slot_bytes=1 << 24)
+    assert os.fstat(mesh.descriptors(0)[0]).st_size > 4 << 30
+    assert os.fstat(mesh.descriptors(0)[0]).st_blocks * 512 < 1 << 20
+    mesh.close_parent()
+
+
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        ({"size": 0, "capacity": 1}, "a mesh of 0 ranks with capacity 1 cannot work: both must be at least 1"),
+        ({"size": 2, "capacity": 0}, "a mesh of 2 ranks with capacity 0 cannot work: both must be at least 1"),
+        (
+            {"size": 2, "capacity": 1, "slot_bytes": 5000},
+            "slot_bytes must be a power of two and at least 4096, not 5000",
+        ),
+    ],
+)
+def test_an_impossible_mesh_is_refused(given: dict[str, int], text: str) -> None:
+    with pytest.raises(RunError) as caught:
+        ShmMesh.create(**given)
+    assert str(caught.value) == text
+
+
+def test_small_slots_carry_any_message() -> None:
+    mesh = ShmMesh.create(2, capacity=3, slot_bytes=4096)
+    endpoints = [mesh.attach(0), mesh.attach(1)]
+    mesh.close_parent()
+    sent = [torch.arange(count) for count in (1, 127, 128, 129, 512, 513, 4099, 100_000)]
+
+    def send(endpoint: Endpoint) -> None:
+        for index, tensor in enumerate(sent):
+            endpoint.send(1, Tag(0, index, 0), tensor)
+        endpoint.all_reduce(Group((0, 1)), torch.ones(5000))
+
+    def receive(endpoint: Endpoint) -> None:
+        for index, tensor in enumerate(sent):
+            assert torch.equal(endpoint.receive(0, Tag(0, index, 0)), tensor)
+        assert endpoint.all_reduce(Group((0, 1)), torch.ones(5000)).unique().tolist() == [2]
+
+    both(endpoints, send, receive)
+
+
+def both(endpoints: list[ShmEndpoint], *programs: Callable[[Endpoint], None]) -> None:
+    """Run a program on each endpoint, in threads of this process."""
+    failures: list[BaseException] = []
+
+    def main(endpoint: ShmEndpoint, program: Callable[[Endpoint], None]) -> None:
+        try:
+            with endpoint:
+                program(endpoint)
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=main, args=pair) for pair in zip(endpoints, programs, strict=True)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if failures:
+        raise failures[0]
+
+
+def test_an_abandoned_large_message_does_not_block_the_link(pair: tuple[ShmEndpoint, ShmEndpoint]) -> None:
+    """A send that its caller never finishes (a re-plan) is finished by the link; another may then follow."""
+    first, second = pair
+    large, small = Tag(0, 0, 1), Tag(1, 0, 2)
+    assert not first.try_send(1, large, torch.ones(1 << 20))
+    assert not first.try_send(1, small, torch.ones(1))
+    received = None
+    for _ in range(20):
+        received = second.try_receive(0, small)
+        if received is None:
+            first.try_send(1, small, torch.ones(1))
+    assert first.traffic(1).dropped == 1
+
+
+def wake_s(pair: tuple[ShmEndpoint, ShmEndpoint], timeout_s: float = 1.0) -> float:
+    """Seconds from a send until a rank that sleeps has it."""
+    first, second = pair
+    woken: list[float] = []
+
+    def sleeper() -> None:
+        try:
+            second.receive(0, TAG, timeout_s)
+            woken.append(time.perf_counter())
+        except WaitTimeout:
+            woken.append(float("inf"))
+
+    thread = threading.Thread(target=sleeper)
+    thread.start()
+    time.sleep(0.05)
+    sent = time.perf_counter()
+    first.send(1, TAG, torch.zeros(1))
+    thread.join()
+    return woken[0] - sent
+
+
+def test_a_bell_wakes_and_a_lost_bell_is_caught(
+    pair: tuple[ShmEndpoint, ShmEndpoint], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A seeded fault: without bells, and without the look every 20 ms, the sleeper would not wake."""
+    monkeypatch.setattr(shm, "LOOK_AGAIN_S", 60.0)
+    assert wake_s(pair) < 0.02
+    monkeypatch.setattr(Bells, "_ring", lambda bells, rank: None)
+    assert wake_s(pair, 0.3) > 0.2  # its last look when time is up
+
+
+def test_a_lost_bell_costs_20_ms_at_most(
+    pair: tuple[ShmEndpoint, ShmEndpoint], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Bells, "_ring", lambda bells, rank: None)
+    assert wake_s(pair) < 0.1
+
+
+def test_no_bell_is_rung_for_who_is_awake(
+    pair: tuple[ShmEndpoint, ShmEndpoint], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rung: list[int] = []
+    monkeypatch.setattr(Bells, "_ring", lambda bells, rank: rung.append(rank))
+    first, second = pair
+    for index in range(10):
+        first.send(1, Tag(0, index, 0), torch.zeros(1))
+        second.receive(0, Tag(0, index, 0))
+    assert rung == []
+
+
+def test_the_bench_runs() -> None:
+    bench = Path(__file__).parents[2] / "bench" / "transports.py"
+    command = [sys.executable, str(bench), "--json", "--sizes", "1024,65536", "--rounds", "3"]
+    rows: list[dict[str, Any]] = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+    assert [(row["what"], row["size_bytes"]) for row in rows] == [
+        (what, size) for size in (1024, 65536) for what in ("one way", "all-reduce")
+    ]
+    assert all(row["shm_s"] < row["gloo_s"] for row in rows)
