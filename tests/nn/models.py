@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -12,9 +12,11 @@ import pytest
 import torch
 import transformers
 from torch import Tensor, nn
+from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from plait.spec.huggingface import spec_from_config
 from plait.spec.model import ModelSpec
+from plait.spec.tensors import stage_tensors
 
 _SIZES: dict[str, Any] = {
     "vocab_size": 97,
@@ -82,8 +84,6 @@ class Tiny:
 
     def weights(self, dtype: torch.dtype, first: int = 0, end: int | None = None) -> dict[str, Tensor]:
         """A stage's tensors, as the loader would hand them over."""
-        from plait.spec.tensors import stage_tensors
-
         names = stage_tensors(self.spec, first, self.spec.layers if end is None else end)
         return {name: self.tensors[name].to(dtype) for name in names}
 
@@ -154,36 +154,36 @@ def _named(spec: ModelSpec, name: str, tensor: Tensor) -> dict[str, Tensor]:
 
 
 @contextmanager
-def float64_reference(model: nn.Module, spec: ModelSpec) -> Iterator[nn.Module]:
+def float64_reference(model: nn.Module) -> Iterator[nn.Module]:
     """`transformers` computes norms, RoPE and softmax in float32 even in a float64 model; here in float64."""
-    wide = model.double()
-    true_softmax, true_to, true_float = nn.functional.softmax, Tensor.to, Tensor.float
-
-    def softmax(x: Tensor, dim: int, dtype: torch.dtype | None = None, **_: Any) -> Tensor:
-        return true_softmax(x, dim=dim)
-
-    def to(x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-        args = tuple(torch.float64 if value is torch.float32 else value for value in args)
-        return true_to(x, *args, **{key: torch.float64 if v is torch.float32 else v for key, v in kwargs.items()})
-
-    with mock.patch.multiple(Tensor, to=to, float=lambda x: true_to(x, torch.float64)):
-        with mock.patch.object(nn.functional, "softmax", softmax):
-            _widen_frequencies(wide, spec)
-            yield wide
-    assert Tensor.float is true_float
+    softmax, to, arange = nn.functional.softmax, Tensor.to, torch.arange
+    with (
+        mock.patch.object(nn.functional, "softmax", lambda x, dim, **_: softmax(x, dim=dim)),
+        mock.patch.object(Tensor, "to", _widened(to)),
+        mock.patch.object(Tensor, "float", Tensor.double),
+        mock.patch.object(torch, "arange", _widened(arange)),
+    ):
+        yield _with_wide_frequencies(model.double())
 
 
-def _widen_frequencies(model: nn.Module, spec: ModelSpec) -> None:
+def _widened(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """`function` with float64 wherever it is told float32."""
+
+    def wide(value: Any) -> Any:
+        return torch.float64 if value is torch.float32 else value
+
+    return lambda *args, **named: function(*map(wide, args), **{name: wide(value) for name, value in named.items()})
+
+
+def _with_wide_frequencies(model: nn.Module) -> nn.Module:
     """Frequencies computed in float64 by `transformers`' own functions."""
-    from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
-
     for module in model.modules():
-        if not hasattr(module, "inv_freq"):
-            continue
-        variant = module.config.rope_parameters["rope_type"]
-        make = ROPE_INIT_FUNCTIONS.get(variant) or module.compute_default_rope_parameters
-        module.inv_freq, module.attention_scaling = make(module.config, device=torch.device("cpu"))
-        assert module.inv_freq.dtype == torch.float64, module.inv_freq.dtype
+        if hasattr(module, "inv_freq"):
+            variant = module.config.rope_parameters["rope_type"]
+            make = ROPE_INIT_FUNCTIONS.get(variant) or module.compute_default_rope_parameters
+            module.inv_freq, module.attention_scaling = make(module.config, device=torch.device("cpu"))
+            assert module.inv_freq.dtype == torch.float64, f"{variant} gave {module.inv_freq.dtype}"
+    return model
 
 
 def error(ours: Tensor, theirs: Tensor) -> float:

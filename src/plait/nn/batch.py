@@ -42,6 +42,11 @@ class Batch:
         )
 
     @property
+    def ends(self) -> tuple[Row, ...]:
+        """The last position of every row that samples, as a row of its own."""
+        return tuple(row._replace(start=row.start + row.length - 1, length=1) for row in self.rows if row.samples)
+
+    @property
     def longest(self) -> int:
         """Positions that the row with the most of them has after this batch."""
         return max(row.start + row.length for row in self.rows)

@@ -10,7 +10,7 @@ from plait.errors import WeightsError
 from plait.nn.attention import spans
 from plait.nn.batch import Batch
 from plait.nn.cache import KVCache
-from plait.nn.layer import Layer, Step, Weights
+from plait.nn.layer import Layer, Step, Wanted, Weights
 from plait.nn.linear import make_linear, packs
 from plait.nn.norms import make_norm
 from plait.nn.rope import rotations
@@ -79,7 +79,7 @@ class StageModel:
         step = self._step(batch, cache, x)
         for layer, cached in zip(self._layers[:-1], cache.layers, strict=False):
             x = layer(x, step, cached)
-        return self._leave(x, step, batch, cache.layers[-1])
+        return self._leave(x, step, batch, cache)
 
     def _enter(self, inputs: Tensor, batch: Batch) -> Tensor:
         if self._embed is None:
@@ -87,17 +87,22 @@ class StageModel:
         x = embedding(inputs, self._embed)  # [T, hidden]
         return x if self._places is None else x + embedding(batch.positions, self._places)
 
-    def _leave(self, x: Tensor, step: Step, batch: Batch, cached: Tensor) -> Tensor:
-        """The last layer; on the last stage for sampled rows alone, then the head."""
-        layer = self._layers[-1]
+    def _leave(self, x: Tensor, step: Step, batch: Batch, cache: KVCache) -> Tensor:
+        """The last layer; on the last stage for sampled tokens alone, then the head."""
+        layer, cached = self._layers[-1], cache.layers[-1]
         if not self.is_last:
             return layer(x, step, cached)
         if batch.sampled is not None and len(batch.sampled) == 0:
             layer.store(x, step, cached)
             return torch.empty(0, self.spec.vocab, dtype=torch.float32, device=x.device)
-        x = self._norm(layer(x, step, cached, batch.sampled))
+        x = self._norm(layer(x, step, cached, self._wanted(batch, cache, x)))
         logits = self._head(x)  # [sampled rows, vocab]
         return logits if self.dtype == torch.float64 else logits.float()
+
+    def _wanted(self, batch: Batch, cache: KVCache, x: Tensor) -> Wanted | None:
+        if batch.sampled is None:
+            return None
+        return Wanted(batch.sampled, spans(batch.ends, self._windows[-1], cache.context, x))
 
     def _step(self, batch: Batch, cache: KVCache, x: Tensor) -> Step:
         rows = batch.rows

@@ -26,6 +26,13 @@ class Step(NamedTuple):
     place: tuple[int, int, int] | None  # (slot, first position, end) where the batch is one row
 
 
+class Wanted(NamedTuple):
+    """The tokens that the last layer of the model must compute: those that are sampled from."""
+
+    tokens: Tensor  # [n]
+    spans: list[Span]  # as if these were all tokens of the batch
+
+
 class Weights:
     """The tensors of one layer, taken out of `tensors` one by one so that originals do not pile up."""
 
@@ -59,12 +66,12 @@ class Layer:
         self._inner = make_inner(spec, gate, weights.part("up"), packed)
         self._down = make_linear(*weights.part("down"), packed)
 
-    def __call__(self, x: Tensor, step: Step, cached: Tensor, wanted: Tensor | None = None) -> Tensor:
-        """[T, hidden] to [T, hidden], or to the rows `wanted` alone."""
+    def __call__(self, x: Tensor, step: Step, cached: Tensor, wanted: Wanted | None = None) -> Tensor:
+        """[T, hidden] to [T, hidden], or to what is `wanted` alone."""
         queries = self._attention_inputs(x, step, cached)
-        mixed = attend(queries, cached, step.spans[self._window])
         if wanted is not None:
-            x, mixed = x[wanted], mixed[wanted]
+            x, queries = x[wanted.tokens], queries[wanted.tokens]
+        mixed = attend(queries, cached, step.spans[self._window] if wanted is None else wanted.spans)
         if self._post:
             x = x + self._attn_norm(self._o(mixed))
             return x + self._mlp_norm(self._down(self._inner(x)))
