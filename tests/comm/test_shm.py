@@ -177,7 +177,7 @@ def test_an_abandoned_large_message_does_not_block_the_link(pair: tuple[ShmEndpo
     """A send that its caller never finishes (a re-plan) is finished by the link; another may then follow."""
     first, second = pair
     large, small = Tag(0, 0, 1), Tag(1, 0, 2)
-    assert not first.try_send(1, large, torch.ones(1 << 20))
+    assert not first.try_send(1, large, torch.ones(1 << 22))
     assert not first.try_send(1, small, torch.ones(1))
     received = None
     for _ in range(20):

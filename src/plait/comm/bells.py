@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import select
 import socket
+import threading
 from collections.abc import Callable, Mapping
 from enum import IntEnum
 
@@ -31,7 +32,9 @@ class Bells:
     def __init__(self, region: Region, layout: Layout, rank: int, sockets: Mapping[int, socket.socket]) -> None:
         self.rank = rank
         self.gone: dict[int, Gone] = {}
-        self.fence = make_fence()
+        lock = threading.Lock()
+        self.fence = make_fence(lock)
+        self._lock = lock
         self._region, self._layout = region, layout
         self._sockets = dict(sockets)
         self._own_flag = layout.sleeps(rank) >> 3
@@ -45,10 +48,11 @@ class Bells:
     def teller(self, rank: int) -> Callable[[], None]:
         """A function that wakes `rank` if it sleeps: to be called after a counter was raised."""
         words, flag = self._region.words, self._layout.sleeps(rank) >> 3
-        fence = self.fence
+        release, take = self._lock.release, self._lock.acquire
 
         def tell() -> None:
-            fence()
+            release()  # the fence, written out: this is in every message
+            take()
             if words[flag]:
                 words[flag] = 0  # one bell is enough; the sleeper sets it again before it looks
                 self._ring(rank)

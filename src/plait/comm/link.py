@@ -2,7 +2,8 @@
 
 A link has one slot for each of its `capacity` messages; message m uses slot m modulo capacity, so that few small
 messages keep using the same few cache lines. A message that is larger than one piece follows through its slot piece by
-piece, as through a ring, while the receiver already copies it out.
+piece, while the receiver already copies it out; one that is larger than the slot goes round in the slot's first MB,
+which stays in the cache.
 
 The receiver takes messages off the slots in order, and keeps those that were not asked for in an inbox. Only when one
 is handed over (or dropped) does `taken` rise and give the sender room again: never more than `capacity` are unreceived.
@@ -23,6 +24,7 @@ from plait.comm.region import LINE_BYTES, STRONG_ORDER, Place, Region, move
 from plait.errors import RunError
 
 PIECE_BYTES = 1 << 18
+STREAM_BYTES = 1 << 20
 MAX_DIMENSIONS = 8
 VIEW_BYTES = 1 << 15
 HUGE_BYTES = 1 << 25
@@ -48,6 +50,11 @@ class _Slot:
         self.views: dict[tuple[int, ...], torch.Tensor] = {}
 
 
+def _window(size: int, slot_bytes: int) -> int:
+    """How much of the slot a message of several pieces goes round in."""
+    return slot_bytes if size <= slot_bytes else min(slot_bytes, STREAM_BYTES)
+
+
 def host_tensor(tensor: torch.Tensor) -> torch.Tensor:
     """The tensor contiguous in host memory; itself where it is."""
     if tensor.is_contiguous() and tensor.is_cpu:
@@ -69,7 +76,7 @@ class Outgoing:
         self._started = 0
         self.payload_bytes = 0
         self._unfinished: tuple[Tag, torch.Tensor] | None = None
-        self._offset = 0
+        self._offset = self._window = 0
 
     def try_send(self, tag: Tag, tensor: torch.Tensor) -> bool:
         """See `Endpoint.try_send`."""
@@ -99,6 +106,7 @@ class Outgoing:
         if size > self._piece_bytes:
             first = self._piece_bytes
             self._unfinished, self._offset = (tag, tensor), first
+            self._window = _window(size, self._slot_bytes)
             self._words[slot.written] = first
             self._words[slot.read] = 0
         if first:
@@ -117,16 +125,16 @@ class Outgoing:
         """Go on with a large message; True when all of it is on the link (the caller of `try_send` is told later)."""
         if self._unfinished is None:
             return True
-        words, slot_bytes, tensor = self._words, self._slot_bytes, self._unfinished[1]
+        words, window, tensor = self._words, self._window, self._unfinished[1]
         slot = self._slots[(self._started - 1) % self._capacity]
         address, size, offset = tensor.data_ptr(), tensor.nbytes, self._offset
         while offset < size:
             piece = min(self._piece_bytes, size - offset)
-            if offset + piece - words[slot.read] > slot_bytes:
+            if offset + piece - words[slot.read] > window:
                 return False
             if not STRONG_ORDER:
                 self._fence()
-            move(slot.data + offset % slot_bytes, address + offset, piece)
+            move(slot.data + offset % window, address + offset, piece)
             if not STRONG_ORDER:
                 self._fence()
             self._offset = offset = offset + piece
@@ -171,7 +179,7 @@ class Incoming:
         self._arrived = 0
         self._taken = 0
         self._current: tuple[Tag, torch.Tensor] | None = None
-        self._offset = self._size = 0
+        self._offset = self._size = self._window = 0
 
     def try_receive(self, tag: Tag) -> torch.Tensor | None:
         """See `Endpoint.try_receive`."""
@@ -228,6 +236,7 @@ class Incoming:
             move(tensor.data_ptr(), slot.data, size)
         else:
             self._current, self._offset = message, 0
+            self._window = _window(size, self._slot_bytes)
         return message
 
     def _small(self, slot: _Slot, form: tuple[int, ...]) -> torch.Tensor:
@@ -246,7 +255,7 @@ class Incoming:
 
     def _follow(self, slot: _Slot, tensor: torch.Tensor) -> bool:
         """Copy what has come of a large message; True when all has."""
-        words, slot_bytes, size, offset = self._words, self._slot_bytes, self._size, self._offset
+        words, window, size, offset = self._words, self._window, self._size, self._offset
         address = tensor.data_ptr()
         while offset < size:
             piece = min(self._piece_bytes, words[slot.written] - offset)
@@ -254,7 +263,7 @@ class Incoming:
                 return False
             if not STRONG_ORDER:
                 self._fence()
-            move(address + offset, slot.data + offset % slot_bytes, piece)
+            move(address + offset, slot.data + offset % window, piece)
             if not STRONG_ORDER:
                 self._fence()
             self._offset = offset = offset + piece

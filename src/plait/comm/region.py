@@ -46,9 +46,8 @@ move: Callable[[int, int, int], None] = ctypes.PYFUNCTYPE(None, ctypes.c_void_p,
 """memmove(to, from, bytes) by address, the GIL kept: 60 ns less than ctypes.memmove, and our pieces are small."""
 
 
-def make_fence() -> Callable[[], None]:
-    """A full memory fence (see above). Each thread makes its own."""
-    lock = threading.Lock()
+def make_fence(lock: threading.Lock) -> Callable[[], None]:
+    """A full memory fence (see above), by a lock that this takes for ever and nobody else wants."""
     lock.acquire()
     release, take = lock.release, lock.acquire
 

@@ -35,7 +35,7 @@ from plait.errors import RunError
 
 T = TypeVar("T")
 
-SLOT_BYTES = 1 << 20
+SLOT_BYTES = 1 << 23
 SPIN_S = 200e-6
 CROWDED_SPIN_S = 50e-6
 LOOK_AGAIN_S = 0.02
@@ -208,7 +208,7 @@ class ShmEndpoint(Endpoint):
             if turn % _PROGRESS_EVERY == 0:
                 self._progress()
             if self._crowded:
-                os.sched_yield()
+                yield_core()
             if clock() >= spin_end:
                 return self._sleep(ready, what, timeout_s, start + timeout_s, peers)
 
@@ -319,6 +319,14 @@ class _Links(dict[int, T]):
 
     def __missing__(self, rank: int) -> NoReturn:
         raise self._owner.unknown(rank)
+
+
+def yield_core() -> None:
+    """Let another process run, if one wants to."""
+    if hasattr(os, "sched_yield"):
+        os.sched_yield()
+    else:
+        time.sleep(0)
 
 
 def available_cores() -> int:
