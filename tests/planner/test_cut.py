@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from plait.errors import PlanError
-from plait.planner.cut import balanced_cut, cut_by_hand
+from plait.planner.cut import balanced_cut, cut_by_hand, proportional_layers
 
 
 def brute_force(layers: int, stages: int, head: int) -> float:
@@ -69,5 +69,41 @@ def test_more_stages_than_layers() -> None:
         balanced_cut(4, 6, lambda first, end: 1.0)
     assert str(error.value) == (
         "6 stages were asked for, but the model has 4 layers and every stage needs at least one: "
-        "2 stages too many (--pp 4 is the most)"
+        "2 too many (--pp 4 is the most)"
     )
+
+
+class TestProportions:
+    """Public case P6: a split given by hand is ignored, or drifts. Asked for is realised, to the nearest layer."""
+
+    @pytest.mark.parametrize(
+        ("shares", "layers", "realised"),
+        [
+            ((3, 3, 2), 30, (11, 11, 8)),  # 11.25, 22.5, 30
+            ((3, 3, 2), 32, (12, 12, 8)),
+            ((3, 3, 2), 7, (3, 2, 2)),  # 2.625, 5.25, 7
+            ((1, 1), 7, (4, 3)),  # 3.5 to even
+            ((1, 100), 4, (1, 3)),
+            ((100, 1, 1), 4, (2, 1, 1)),
+        ],
+    )
+    def test_known(self, shares: tuple[int, ...], layers: int, realised: tuple[int, ...]) -> None:
+        assert proportional_layers(shares, layers) == realised
+
+    @given(st.lists(st.integers(1, 50), min_size=1, max_size=8), st.integers(1, 100))
+    def test_every_cut_is_within_half_a_layer_unless_a_stage_would_be_empty(
+        self, shares: list[int], layers: int
+    ) -> None:
+        layers = max(layers, len(shares))
+        counts = proportional_layers(shares, layers)
+        assert sum(counts) == layers
+        assert min(counts) >= 1
+        for index in range(len(shares)):
+            wanted = layers * sum(shares[: index + 1]) / sum(shares)
+            drift = abs(sum(counts[: index + 1]) - wanted)
+            assert drift <= 0.5 + 1e-9 or 1 in counts
+
+    def test_no_share(self) -> None:
+        with pytest.raises(PlanError) as error:
+            proportional_layers((3, 0), 9)
+        assert str(error.value) == "--layers 3:0 gives a stage no share, but every stage needs one"

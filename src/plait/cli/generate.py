@@ -14,17 +14,21 @@ from plait.errors import PlanError, RequestError
 if TYPE_CHECKING:
     from plait.generation.planning import Options
 
-_LAYERS_HELP = "Layers of each stage, as in 12,18."
+_LAYERS_HELP = "Layers of each stage, as in 12,18; or their proportions, as in 3:3:2."
 
 
-def parse_layers(text: str | None) -> tuple[int, ...] | None:
-    """``12,18`` becomes (12, 18). Errors: PlanError."""
+def parse_layers(text: str | None) -> tuple[tuple[int, ...] | None, bool]:
+    """``12,18`` becomes (12, 18), exactly; ``3:3:2`` becomes (3, 3, 2) and True: in proportion. Errors: PlanError."""
     if text is None:
-        return None
+        return None, False
+    shares = ":" in text
     try:
-        return tuple(int(piece) for piece in text.split(","))
+        return tuple(int(piece) for piece in text.split(":" if shares else ",")), shares
     except ValueError:
-        raise PlanError(f"--layers {text!r} is not a list of numbers: write one for each stage, as in 12,18") from None
+        raise PlanError(
+            f"--layers {text!r} is not a list of numbers: write the layers of each stage, as in 12,18, "
+            "or their proportions, as in 3:3:2"
+        ) from None
 
 
 def read_prompts(prompt: str | None, file: Path | None) -> list[str]:
@@ -71,10 +75,12 @@ def generate(
     from plait.generation.planning import Options
     from plait.plans.sampling import SamplingParams
 
+    counts, shares = parse_layers(layers)
     options = Options(
         model=model,
         stages=pp,
-        layers=parse_layers(layers),
+        layers=counts,
+        proportional=shares,
         plan=plan,
         users=users,
         schedule=schedule,

@@ -15,7 +15,7 @@ from plait.cli.output import verb, write_json
 @verb
 def simulate(
     plan: Annotated[Path, typer.Argument(help="A plan file.")],
-    prompt: Annotated[int, typer.Option(min=1, help="Tokens of each prompt.")] = 64,
+    prompt: Annotated[int | None, typer.Option(min=1, help="Tokens of each prompt.")] = None,
     max_tokens: Annotated[int, typer.Option(min=1, help="Tokens of each answer.")] = 16,
     users: Annotated[int | None, typer.Option(min=1, help="Requests; the plan's slots by default.")] = None,
     rounds: Annotated[str | None, typer.Option(help="Rounds to draw, as in 0:8.")] = None,

@@ -6,7 +6,7 @@ import sys
 from types import TracebackType
 
 from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
+from rich.progress import BarColumn, DownloadColumn, MofNCompleteColumn, Progress, ProgressColumn, TaskID, TextColumn
 
 from plait.generation.protocol import Token
 from plait.plans.plan import Plan
@@ -41,17 +41,19 @@ class AnswerStream:
         sys.stdout.flush()
 
 
+def _progress(console: Console, figures: ProgressColumn) -> Progress:
+    """Bars that vanish when they are full; nothing at all where nobody looks at a terminal."""
+    columns = (TextColumn("{task.description}"), BarColumn(), figures)
+    return Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
+
+
 class Watch:
     """Follows a generation: a bar for each stage while it loads, then the text, or a bar of tokens with --json."""
 
     def __init__(self, console: Console, max_tokens: int, *, as_json: bool) -> None:
         self._console, self._max_tokens, self._as_json = console, max_tokens, as_json
-        self._bars = Progress(
-            TextColumn("{task.description}"), BarColumn(), DownloadColumn(), console=console, transient=True
-        )
-        self._count = Progress(
-            TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), console=console, transient=True
-        )
+        self._bars = _progress(console, DownloadColumn())
+        self._count = _progress(console, MofNCompleteColumn())
         self._ranks: dict[int, TaskID] = {}
         self._stream: AnswerStream | None = None
         self._requests = 0

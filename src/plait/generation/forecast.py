@@ -16,17 +16,28 @@ from plait.simulator.simulate import simulate
 from plait.timeline.metrics import generation_metrics
 from plait.timeline.record import RoundRecipe, RunRecord, StageSummary
 
+_PROMPT_TOKENS = 64
+
 
 def forecast(
-    path: Path, prompt_tokens: int, max_tokens: int, users: int | None = None, costs_for: CostsFor = measured_costs
+    path: Path,
+    prompt_tokens: int | None = None,
+    max_tokens: int = 16,
+    users: int | None = None,
+    costs_for: CostsFor = measured_costs,
 ) -> RunRecord:
-    """The record of a run that was only simulated. Errors: PlanError, RequestError, WeightsError."""
+    """The record of a run that was only simulated, by default with prompts of 64 tokens, or of what the context holds.
+
+    Errors: PlanError, RequestError, WeightsError.
+    """
     plan = load_plan(path)
     opened = open_model(plan.model)
     check_plan(plan, opened.spec)
     prove_plan(plan)
+    if prompt_tokens is None:
+        prompt_tokens = max(1, min(_PROMPT_TOKENS, plan.context - max_tokens))
     rounds = forecast_rounds(plan, [prompt_tokens] * (users or plan.slots), max_tokens)
-    predicted = simulate(plan.layout, rounds, costs_for(plan.layout, opened.spec), opened.spec)
+    predicted = simulate(plan.layout, rounds, costs_for(plan, opened.spec), opened.spec)
     needs = need_bytes(plan.layout, opened.spec, plan.slots, plan.context, plan.chunk)
     stages = tuple(
         StageSummary(number, stage.ranks, stage.layers, stage.dtype, stage.weights, need.weights_bytes)

@@ -53,7 +53,7 @@ def generate(
     if check:
         watch.say(str(verify(plan, opened.index, encoded[0], launch=launch, reference=launch)))
     outcome = answer(plan, opened.index, requests, launch, watch)
-    predicted = simulate(plan.layout, outcome.rounds, costs_for(plan.layout, opened.spec), opened.spec)
+    predicted = simulate(plan.layout, outcome.rounds, costs_for(plan, opened.spec), opened.spec)
     texts = tuple(opened.tokenizer.decode(one.tokens) for one in outcome.answers)
     record = run_record(opened, plan, outcome, predicted, texts)
     place = record.save(run or new_run())

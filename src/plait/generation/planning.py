@@ -9,9 +9,10 @@ from pathlib import Path
 import psutil
 
 from plait.costs.protocol import Costs
-from plait.errors import CapacityError, PlanError
+from plait.errors import CapacityError, PlanError, RequestError, nearest
 from plait.generation.opened import Opened
 from plait.planner.capacity import require_memory
+from plait.planner.cut import proportional_layers
 from plait.planner.local import Wishes, plan_local, usable_cores
 from plait.plans.file import load_plan
 from plait.plans.layout import DTYPES, Layout
@@ -21,19 +22,21 @@ from plait.schedules.batching import check_request
 from plait.schedules.prove import prove_plan
 from plait.spec.model import ModelSpec
 
-CostsFor = Callable[[Layout, ModelSpec], Costs]
+CostsFor = Callable[[Plan, ModelSpec], Costs]
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What `plait generate` takes; None lets Plait choose. `layers`: layers of each stage. `chat` None: where it can.
+    """What `plait generate` takes; None lets Plait choose. `chat` None: where the model has a template.
 
-    `users` repeats each prompt with as many request numbers. With `plan` the plan file decides on the split.
+    `layers`: layers of each stage, or with `proportional` their proportions. `users` repeats each prompt with as many
+    request numbers. With `plan` the plan file decides on the split.
     """
 
     model: str = "demo"
     stages: int | None = None
     layers: tuple[int, ...] | None = None
+    proportional: bool = False
     plan: Path | None = None
     users: int = 1
     schedule: str = "auto"
@@ -47,11 +50,11 @@ class Options:
     chat: bool | None = None
 
 
-def measured_costs(layout: Layout, spec: ModelSpec) -> Costs:
+def measured_costs(plan: Plan, spec: ModelSpec) -> Costs:
     """What this host was measured to take, or is measured now."""
     from plait.prober.local import local_costs
 
-    return local_costs(layout, spec)
+    return local_costs(plan.layout, spec, -(-plan.slots // plan.micro_batches))
 
 
 def make_plan(opened: Opened, prompts: Sequence[Sequence[int]], options: Options, costs_for: CostsFor) -> Plan:
@@ -77,7 +80,7 @@ def _chosen(opened: Opened, prompts: Sequence[Sequence[int]], options: Options, 
         wishes = _wishes(opened, prompts, options, dtype)
         for number, prompt in enumerate(prompts):
             check_request(number, len(prompt), options.max_tokens, wishes.context)
-        plan = plan_local(opened.spec, wishes, lambda layout: costs_for(layout, opened.spec))
+        plan = plan_local(opened.spec, wishes, lambda draft: costs_for(draft, opened.spec))
         try:
             require_memory(plan, opened.spec, free_memory(plan.layout))
         except CapacityError:
@@ -90,12 +93,16 @@ def _chosen(opened: Opened, prompts: Sequence[Sequence[int]], options: Options, 
 
 def _known_dtype(name: str) -> str:
     if name not in DTYPES:
-        raise PlanError(f"unknown dtype {name!r} (known: auto, {', '.join(DTYPES)})")
+        raise PlanError(f"unknown dtype {name!r}: {nearest(name, ('auto', *DTYPES))}")
     return name
 
 
 def _wishes(opened: Opened, prompts: Sequence[Sequence[int]], options: Options, dtype: str) -> Wishes:
     longest = max(map(len, prompts))
+    _require_positions(opened.spec, longest, options.max_tokens)
+    layers = options.layers
+    if layers is not None and options.proportional:
+        layers = proportional_layers(layers, opened.spec.layers)
     context = options.context or min(_on_grid(longest + options.max_tokens), opened.spec.max_positions)
     return Wishes(
         model=opened.name,
@@ -103,7 +110,7 @@ def _wishes(opened: Opened, prompts: Sequence[Sequence[int]], options: Options, 
         max_tokens=options.max_tokens,
         context=context,
         stages=options.stages,
-        layers=options.layers,
+        layers=layers,
         schedule=options.schedule,
         micro_batches=options.micro_batches,
         chunk=options.chunk,
@@ -111,6 +118,20 @@ def _wishes(opened: Opened, prompts: Sequence[Sequence[int]], options: Options, 
         dtype=dtype,
         cores=usable_cores(),
     )
+
+
+def _require_positions(spec: ModelSpec, prompt: int, max_tokens: int) -> None:
+    most = spec.max_positions - prompt
+    if most < 1:
+        raise RequestError(
+            f"a prompt of {prompt} tokens leaves no room for an answer: {spec.name} was made for {spec.max_positions} "
+            f"positions, {prompt + 1 - spec.max_positions} too few"
+        )
+    if max_tokens > most:
+        raise RequestError(
+            f"a prompt of {prompt} tokens and {max_tokens} more make {prompt + max_tokens}, but {spec.name} was made "
+            f"for {spec.max_positions} positions: {max_tokens - most} too many (--max-tokens {most} is the most)"
+        )
 
 
 def _on_grid(positions: int) -> int:

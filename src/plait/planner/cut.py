@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import cache
+from itertools import pairwise
 
 from plait.errors import PlanError
 
@@ -20,7 +21,7 @@ def require_stages(stages: int, layers: int) -> None:
     if stages > layers:
         raise PlanError(
             f"{stages} stages were asked for, but the model has {layers} layers and every stage needs at least one: "
-            f"{stages - layers} stages too many (--pp {layers} is the most)"
+            f"{stages - layers} too many (--pp {layers} is the most)"
         )
 
 
@@ -50,9 +51,10 @@ def cut_by_hand(counts: Sequence[int], layers: int, stages: int | None = None) -
     if sum(counts) != layers:
         difference = layers - sum(counts)
         word = "too few" if difference > 0 else "too many"
+        nearest = _listed(proportional_layers(counts, layers))
         raise PlanError(
             f"--layers {_listed(counts)} adds up to {sum(counts)}, but the model has {layers} layers: "
-            f"{abs(difference)} {word} (--layers {_listed(_scaled(counts, layers))} would be nearest)"
+            f"{abs(difference)} {word} (--layers {nearest} would be nearest)"
         )
     if stages is not None and stages != len(counts):
         raise PlanError(f"--layers {_listed(counts)} makes {len(counts)} stages, but --pp asks for {stages}")
@@ -60,11 +62,19 @@ def cut_by_hand(counts: Sequence[int], layers: int, stages: int | None = None) -
     return tuple(zip([0, *ends[:-1]], ends, strict=True))
 
 
-def _scaled(counts: Sequence[int], layers: int) -> list[int]:
-    """Counts in the same proportion that add up to `layers`, each to the nearest layer and at least one."""
-    total = sum(counts)
-    ends = [round(layers * sum(counts[: index + 1]) / total) for index in range(len(counts))]
-    return [max(1, end - before) for before, end in zip([0, *ends[:-1]], ends, strict=True)]
+def proportional_layers(shares: Sequence[int], layers: int) -> tuple[int, ...]:
+    """Layers of each stage in these proportions: every cut where it was asked for, to the nearest layer.
+
+    Every stage gets at least one layer. Errors: PlanError.
+    """
+    if any(share < 1 for share in shares):
+        raise PlanError(f"--layers {':'.join(map(str, shares))} gives a stage no share, but every stage needs one")
+    require_stages(len(shares), layers)
+    ends = [0]
+    for index in range(len(shares)):
+        wanted = round(layers * sum(shares[: index + 1]) / sum(shares))
+        ends.append(min(max(wanted, ends[-1] + 1), layers - (len(shares) - 1 - index)))
+    return tuple(end - first for first, end in pairwise(ends))
 
 
 def _listed(counts: Sequence[int]) -> str:

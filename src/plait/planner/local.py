@@ -19,8 +19,8 @@ from plait.spec.model import ModelSpec
 from plait.timeline.metrics import generation_metrics
 from plait.units import format_seconds
 
-CostsOf = Callable[[Layout], Costs]
-"""The costs of a layout: measured on this host, or formulas."""
+CostsOf = Callable[[Plan], Costs]
+"""The costs of a plan: measured on this host, or formulas."""
 
 _LEAST_CAPACITY = 4
 """Messages that a link holds: enough that a stage which runs ahead does not keep its messages back."""
@@ -53,7 +53,7 @@ class Wishes:
     @property
     def stage_count(self) -> int:
         """Stages asked for, by number or by layers; 1 otherwise."""
-        return self.stages or len(self.layers or (1,))
+        return len(self.layers or (1,)) if self.stages is None else self.stages
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,9 +120,7 @@ def _plan(spec: ModelSpec, wishes: Wishes, schedule: str, micro_batches: int, ch
         wishes.context,
         len(wishes.prompts),
     )
-    cut = (
-        cut_by_hand(wishes.layers, spec.layers) if wishes.layers else _cut(spec, wishes, draft, costs_of(draft.layout))
-    )
+    cut = cut_by_hand(wishes.layers, spec.layers) if wishes.layers else _cut(spec, wishes, draft, costs_of(draft))
     return replace(draft, layout=_layout(cut, wishes.dtype, threads, draft.layout.link_capacity))
 
 
@@ -161,7 +159,7 @@ def _cut(spec: ModelSpec, wishes: Wishes, draft: Plan, costs: Costs) -> Cut:
 def _simulated(spec: ModelSpec, wishes: Wishes, plan: Plan, costs_of: CostsOf) -> Candidate:
     tokens = min(wishes.max_tokens, _FORECAST_TOKENS)
     rounds = forecast_rounds(plan, wishes.prompts, tokens)
-    timeline = simulate(plan.layout, rounds, costs_of(plan.layout), spec)
+    timeline = simulate(plan.layout, rounds, costs_of(plan), spec)
     a_token = generation_metrics(timeline, rounds)["time_per_token_s"]
     return Candidate(plan, timeline.makespan_s + (wishes.max_tokens - tokens) * a_token, a_token)
 
