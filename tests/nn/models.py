@@ -98,7 +98,7 @@ def tiny(case: str) -> Tiny:
     reference = transformers.AutoModelForCausalLM.from_config(config).eval()
     with torch.no_grad():
         for parameter in reference.parameters():
-            scale = 0.3 if parameter.dim() == 1 else 2 / parameter.shape[-1] ** 0.5
+            scale = 0.3 if parameter.dim() == 1 else 1.2 / parameter.shape[-1] ** 0.5
             parameter.copy_(torch.randn(parameter.shape) * scale + (parameter.dim() == 1))
     spec = spec_from_config(config.to_dict(), case)
     return Tiny(spec, reference, _ours(spec, reference.state_dict()))
