@@ -14,12 +14,15 @@ import numpy.typing as npt
 import torch
 
 from plait.comm.calls import DTYPES, Call, mismatch
-from plait.comm.link import PIECE_BYTES, Outgoing
+from plait.comm.link import Outgoing
 from plait.comm.region import STRONG_ORDER, Place, Region, move
 from plait.errors import RunError
 
 Await = Callable[[Callable[[], bool | None], str, Sequence[int]], bool]
 """Waits until the function returns True: what for, and for which ranks."""
+
+STEP_BYTES = 1 << 19
+"""What a step carries at most. Between two ranks any size does; more ranks than cores like few switches."""
 
 SMALL_BYTES = 1 << 14
 """Up to here every rank adds everything, at once, also among more than two."""
@@ -38,7 +41,7 @@ class Side:
 
     def __init__(self, region: Region, place: Place) -> None:
         self.at = place.call >> 3
-        self.slot_bytes = min(PIECE_BYTES, place.slot_bytes)
+        self.slot_bytes = min(STEP_BYTES, place.slot_bytes)
         self.addresses = tuple(region.address + place.call_slot(parity) for parity in (0, 1))
         self._offsets = tuple(place.call_slot(parity) for parity in (0, 1))
         self._bytes = region.bytes
