@@ -45,8 +45,7 @@ format: $(STAMP)
 	@$(BIN)/ruff check --quiet --fix; $(BIN)/ruff format
 
 bench: $(STAMP)
-	@ls bench/bench_*.py >/dev/null
-	@for file in bench/bench_*.py; do echo "== $$file"; $(BIN)/python "$$file" || exit 1; done
+	@$(BIN)/python bench/run.py
 
 examples: $(STAMP)
 	@for file in examples/*.py examples/*.sh; do \

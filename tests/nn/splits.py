@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import torch
 from torch import Tensor
@@ -42,7 +43,7 @@ class Split:
                 StageModel(model.spec, first, end, model.weights(dtype, first, end), dtype, rows=rows),
                 KVCache(model.spec, first, end, slots, 96, dtype),
             )
-            for first, end in zip(ends, ends[1:], strict=False)
+            for first, end in pairwise(ends)
         ]
 
     def forward(self, rows: Sequence[Row], ids: Tensor) -> Tensor:

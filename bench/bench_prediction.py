@@ -1,0 +1,93 @@
+"""Predicted against measured: tokens a second and bubble, one to three stages, equal and unequal."""
+
+from __future__ import annotations
+
+import statistics
+import sys
+from dataclasses import dataclass
+
+from harness import PROMPT, demo, make_plan, table, verdict
+
+from plait.generation.answer import Request, answer
+from plait.generation.opened import Opened
+from plait.generation.planning import measured_costs
+from plait.plans.plan import Plan
+from plait.simulator.simulate import simulate
+from plait.timeline.metrics import generation_metrics
+
+TOKENS = 32
+REPETITIONS = 3
+
+
+@dataclass(frozen=True)
+class Case:
+    name: str
+    plan: Plan
+    users: int
+
+
+def cases() -> list[Case]:
+    made = []
+    for dtype in ("float32", "bfloat16"):
+        made += [
+            Case(f"1 stage, 2 threads, {dtype}", make_plan([30], threads=2, dtype=dtype), 1),
+            Case(f"2 equal stages layer-wise, {dtype}", make_plan([15, 15], threads=2, dtype=dtype), 1),
+            Case(f"2 balanced stages, 2 × 4 users, {dtype}", pipelined([19, 11], 2, 8, dtype), 8),
+            Case(f"2 unequal stages, 2 × 1 user, {dtype}", pipelined([24, 6], 2, 2, dtype), 2),
+            Case(f"3 stages layer-wise, {dtype}", make_plan([10, 10, 10], threads=2, dtype=dtype), 1),
+            Case(f"3 unequal stages, 3 × 2 users, {dtype}", pipelined([16, 10, 4], 3, 6, dtype), 6),
+        ]
+    return made
+
+
+def pipelined(counts: list[int], micro_batches: int, users: int, dtype: str) -> Plan:
+    return make_plan(counts, schedule="pipelined", micro_batches=micro_batches, slots=users, dtype=dtype, chunk=64)
+
+
+def compare(opened: Opened, case: Case) -> list[object]:
+    prompt = opened.encode(PROMPT)
+    costs = measured_costs(case.plan, opened.spec)
+    measured, predicted = [], []
+    for _ in range(REPETITIONS):
+        outcome = answer(case.plan, opened.index, [Request(prompt, TOKENS)] * case.users)
+        measured.append(generation_metrics(outcome.measured, outcome.rounds))
+        predicted.append(
+            generation_metrics(simulate(case.plan.layout, outcome.rounds, costs, opened.spec), outcome.rounds)
+        )
+
+    def median(runs: list[dict[str, float]], key: str) -> float:
+        return statistics.median(run[key] for run in runs)
+
+    key = "decode_tokens_per_s"
+    off = 100 * (median(predicted, key) / median(measured, key) - 1)
+    prefill = 100 * (median(predicted, "prefill_tokens_per_s") / median(measured, "prefill_tokens_per_s") - 1)
+    bubbles = 100 * median(predicted, "bubble"), 100 * median(measured, "bubble")
+    return [case.name, median(predicted, key), median(measured, key), off, prefill, *bubbles, bubbles[0] - bubbles[1]]
+
+
+def main() -> None:
+    opened = demo()
+    rows = [compare(opened, case) for case in cases()]
+    worst_rate = max(abs(float(str(row[3]))) for row in rows)
+    worst_bubble = max(abs(float(str(row[7]))) for row in rows)
+    headings = [
+        "",
+        "decode tokens/s predicted",
+        "measured",
+        "off %",
+        "prefill off %",
+        "bubble predicted %",
+        "measured %",
+        "points",
+    ]
+    sections = [
+        "## Predicted against measured",
+        table(headings, rows),
+        f"Worst tokens a second: {verdict(worst_rate, 15, ' %', at_most=True)}. "
+        f"Worst bubble: {verdict(worst_bubble, 5, ' points', at_most=True)}.",
+    ]
+    sys.stdout.write("\n\n".join(sections) + "\n")
+
+
+if __name__ == "__main__":
+    main()
