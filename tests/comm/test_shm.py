@@ -249,7 +249,7 @@ def test_the_bench_runs() -> None:
 
 
 def test_machines_of_weak_order_and_without_memfd(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The ways of ARM and of macOS run here too, right or wrong; that the order suffices there is argued, not tested."""
+    """The ways of ARM and of macOS are run here too; that the order suffices there is argued, not tested."""
     for module in (link, control, exchange, pair_sum):
         monkeypatch.setattr(module, "STRONG_ORDER", False)
     monkeypatch.delattr(os, "memfd_create", raising=False)
