@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
+from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from plait.nn.batch import Batch
@@ -14,7 +17,47 @@ from plait.spec.tensors import stage_tensors
 
 from .models import tiny
 
+aten = torch.ops.aten
 
+
+@pytest.fixture
+def no_device_guards(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python's brackets and copy_ ask a CPU-only build for a CUDA guard it lacks; the operators beneath do not."""
+    monkeypatch.setattr(Tensor, "copy_", lambda x, value: aten.copy_.default(x, value))
+    monkeypatch.setattr(Tensor, "__getitem__", _get)
+    monkeypatch.setattr(Tensor, "__setitem__", _set)
+
+
+def _view(x: Tensor, key: Any) -> tuple[Tensor, list[Tensor | None]]:
+    """`x` with its slices and numbers taken, and the index tensors that are left."""
+    indices: list[Tensor | None] = []
+    for part in key if isinstance(key, tuple) else (key,):
+        dim = len(indices)
+        if isinstance(part, slice):
+            x = aten.slice.Tensor(x, dim, part.start, part.stop, part.step or 1)
+        if isinstance(part, int):
+            x = aten.select.int(x, dim, part)
+        elif part is None:
+            x = aten.unsqueeze(x, dim)
+        if not isinstance(part, int):
+            indices.append(part if isinstance(part, Tensor) else None)
+    return x, indices if any(one is not None for one in indices) else []
+
+
+def _get(x: Tensor, key: Any) -> Tensor:
+    view, indices = _view(x, key)
+    return aten.index.Tensor(view, indices) if indices else view
+
+
+def _set(x: Tensor, key: Any, value: Tensor) -> None:
+    view, indices = _view(x, key)
+    if indices:
+        aten.index_put_(view, indices, value)
+    else:
+        aten.copy_.default(view, value)
+
+
+@pytest.mark.usefixtures("no_device_guards")
 @pytest.mark.parametrize("case", ["llama", "qwen3", "olmo2", "phi3-partial", "gpt2", "mistral-window"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_every_tensor_of_a_forward_stays_on_the_device(case: str, dtype: torch.dtype) -> None:

@@ -46,7 +46,7 @@ class StageModel:
         self.is_last = end == spec.layers
         self._windows = tuple(spec.windows[first:end])
         self._rotations: Tensor | None = None
-        with torch.inference_mode():
+        with torch.no_grad():
             self._load_ends(tensors, packed)
             self._layers = tuple(
                 Layer(spec, Weights(tensors, layer, dtype), spec.windows[layer], packed) for layer in range(first, end)

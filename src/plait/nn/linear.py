@@ -29,7 +29,7 @@ class Columns:
     """Weight as [in, out]."""
 
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
-        self._weight, self._bias = weight.t().contiguous(), bias
+        self._weight, self._bias = weight.t().clone(memory_format=torch.contiguous_format), bias
 
     def __call__(self, x: Tensor) -> Tensor:
         """[T, in] to [T, out]."""
