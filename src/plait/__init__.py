@@ -1,0 +1,39 @@
+"""Plait splits one transformer over many devices: plans the split, runs it, and shows it, all from one plan.
+
+The verbs are functions, loaded when they are first used: what needs no torch imports none.
+
+    plait.generate(["What is gravity?"], plait.Options(stages=2))
+    plait.simulate(layout, rounds, costs, spec)
+    plait.report(record, console)
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from plait.generation.generate import Result, generate
+    from plait.generation.planning import Options
+    from plait.reports.terminal import report
+    from plait.simulator.simulate import simulate
+
+__all__ = ["Options", "Result", "generate", "report", "simulate"]
+
+_HOMES = {
+    "Options": "plait.generation.planning",
+    "Result": "plait.generation.generate",
+    "generate": "plait.generation.generate",
+    "report": "plait.reports.terminal",
+    "simulate": "plait.simulator.simulate",
+}
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'plait' has no attribute {name!r}")
+    return getattr(import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

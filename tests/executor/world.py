@@ -85,7 +85,7 @@ class VirtualRun:
     def _follow(self, stage: int) -> None:
         executor, mail = self.executors[stage], self.mail[stage]
         while True:
-            (one,) = executor.wait(lambda: (mail.pop(0),) if mail else None, "a round")
+            (one,) = executor.wait(lambda: (mail.pop(0),) if mail else None, "a round", 0)
             if one is None:
                 break
             executor.run(one)

@@ -54,6 +54,7 @@ class Calibration:
     `action_s`: what a forward takes beside its layers, over positions. `head_s`: final norm, LM head and greedy
     sampling, over rows. The last layer of a prompt's piece computes keys and values for all its positions but goes on
     with those alone that yield a token: `last_s` is that layer with the head where one does, `store_s` where none does.
+    `others` is the share of the cores that other work took meanwhile, `measured_at_s` when that was (Unix time).
     """
 
     setting: Setting
@@ -64,6 +65,8 @@ class Calibration:
     last_s: Grid
     store_s: Curve
     together: tuple[Together, ...] = ()
+    others: float = 0.0
+    measured_at_s: float = 0.0
 
     def forward_s(self, micro_batch: MicroBatch, layers: int, *, is_last: bool) -> float:
         """A stage's forward of the micro-batch, alone on the host."""

@@ -40,7 +40,9 @@ class Messages(Protocol):
     def try_receive(self, source: int, tag: Tag) -> torch.Tensor | None:
         """See `comm.Endpoint.try_receive`."""
 
-    def wait(self, ready: Callable[[], T | None], what: str, timeout_s: float = DEFAULT_TIMEOUT_S) -> T:
+    def wait(
+        self, ready: Callable[[], T | None], what: str, timeout_s: float = DEFAULT_TIMEOUT_S, peers: Sequence[int] = ()
+    ) -> T:
         """See `comm.Endpoint.wait`."""
 
 
@@ -108,21 +110,21 @@ class Executor:
         self._queue(action, None)
         self._wait_for(action)
 
-    def wait(self, ready: Callable[[], T | None], what: str, timeout_s: float = DEFAULT_TIMEOUT_S) -> T:
-        """Wait for something else than a message of a round, such as the next round, while the lane moves on."""
+    def wait(self, ready: Callable[[], T | None], what: str, peer: int, timeout_s: float = DEFAULT_TIMEOUT_S) -> T:
+        """Wait for something from rank `peer`, such as the next round, while the lane moves on."""
 
         def moved() -> T | None:
             self._progress()
             return ready()
 
-        return self._messages.wait(moved, what, timeout_s)
+        return self._messages.wait(moved, what, timeout_s, (peer,))
 
     def drain(self) -> None:
         """Wait until the lane is empty."""
         self._progress()
         if self._lane:
-            last = self._name(self._lane[-1][0])
-            self.wait(lambda: None if self._lane else True, f"{last} to end")
+            last = self._lane[-1][0]
+            self.wait(lambda: None if self._lane else True, f"{format_action(last)} to end", self._peer(last))
 
     def _compiled(self, actions: Sequence[Action]) -> tuple[tuple[int, ...], ...]:
         """`rules.waits` of a list, computed once for each shape: waits do not depend on the rounds' numbers."""
@@ -158,7 +160,8 @@ class Executor:
 
     def _wait_for(self, action: Action) -> None:
         if action in self._receiving:
-            self.wait(lambda: None if action in self._receiving else True, self._name(action))
+            done = lambda: None if action in self._receiving else True  # noqa: E731
+            self.wait(done, format_action(action), self._peer(action))
 
     def _progress(self) -> None:
         """Move the lane on as far as it goes now."""
@@ -168,7 +171,7 @@ class Executor:
 
     def _step(self, action: Action, tensor: torch.Tensor | None) -> bool:
         tag = message_tag(self._layout.epoch, action, self._stages)
-        peer = self._layout.stages[partner(action, self._stages).stage].ranks[0]
+        peer = self._peer(action)
         ready = self._head_since
         if tensor is not None:
             if not self._messages.try_send(peer, tag, tensor):
@@ -192,5 +195,6 @@ class Executor:
         else:
             self._arrived[action] = received
 
-    def _name(self, action: Action) -> str:
-        return format_action(action)
+    def _peer(self, action: Action) -> int:
+        """The rank at the other end of a message."""
+        return self._layout.stages[partner(action, self._stages).stage].ranks[0]

@@ -143,7 +143,7 @@ class VirtualMessages:
         self._world.at(self._world.now, source)
         return tensor
 
-    def wait(self, ready: Callable[[], T | None], what: str, timeout_s: float = 0.0) -> T:
+    def wait(self, ready: Callable[[], T | None], what: str, timeout_s: float = 0.0, peers: Sequence[int] = ()) -> T:
         """Wait in virtual time, which has no limit: a wait for ever ends the world."""
         while (result := ready()) is None:
             self._world.hand_over(self._rank)

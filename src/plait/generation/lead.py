@@ -154,7 +154,7 @@ def follow(endpoint: Endpoint, worker: StageWorker, executor: Executor, stages: 
     decode = msgspec.msgpack.Decoder(ToFollower).decode
     poll: Callable[[], bytes | None] = lambda: endpoint.poll(0)  # noqa: E731
     while True:
-        message = decode(executor.wait(poll, "the next round from rank 0", _IDLE_S))
+        message = decode(executor.wait(poll, "the next round from rank 0", 0, _IDLE_S))
         if isinstance(message, EndOfRounds):
             break
         for admitted in message.admitted:

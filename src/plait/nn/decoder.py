@@ -47,10 +47,10 @@ class StageModel:
         self._windows = tuple(spec.windows[first:end])
         self._rotations: Tensor | None = None
         with torch.no_grad():
-            self._load_ends(tensors, packed)
             self._layers = tuple(
                 Layer(spec, Weights(tensors, layer, dtype), spec.windows[layer], packed) for layer in range(first, end)
             )
+            self._load_ends(tensors, packed)  # last: a tied embedding is copied into the head
 
     def _load_ends(self, tensors: dict[str, Tensor], packed: bool) -> None:
         spec, dtype = self.spec, self.dtype

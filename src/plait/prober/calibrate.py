@@ -21,24 +21,27 @@ import platformdirs
 from plait.costs.calibration import Calibration, Setting, Together, read, write
 from plait.costs.curves import Curve, Grid
 from plait.plans.rules import DTYPE_BYTES
-from plait.prober.host import cpu_model, torch_version, usable_cores
+from plait.prober.host import Others, cpu_model, torch_version, usable_cores
 from plait.prober.messages import Alone, Beside, Job, Timed, Work
 from plait.prober.process import MeasuringProcess
 from plait.prober.undisturbed import undisturbed
 from plait.spec.model import ModelSpec
 from plait.spec.tensors import layer_tensors
 
+MOST_OTHERS, TRUSTED_S = 0.1, 600.0
+"""A calibration during which others used more than this share of the cores is measured again after so many seconds."""
+
 MOST_TOGETHER = 4
 MOST_BYTES = 2 << 30
 """Layers of larger models are measured on as many as these bytes hold: far more than any cache."""
 
 _ROWS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
-_CACHED = (64, 512, 1024)
+_CACHED = (64, 640)
 _LENGTHS = (16, 64, 128, 512)
 _STARTS = (0, 64, 512)
 _BESIDE_CACHED, _BESIDE_LENGTH = 256, 128
-_BESIDE_S = 0.25
-_PREFILL = (2, 0.08)
+_BESIDE_S = 0.2
+_PREFILL = (2, 0.05)
 """How often at least, and for how many seconds, each piece of a prompt is measured."""
 
 
@@ -52,11 +55,18 @@ def calibrate(
     setting = _setting(spec, dtype, threads, min(concurrent, MOST_TOGETHER), rows)
     path = calibration_path(setting)
     known = None if fresh else read(path)
-    if known is not None and known.setting == setting:
+    if known is not None and known.setting == setting and not _doubtful(known):
         return known
-    calibration = _measure(spec, setting)
+    with Others() as others:
+        calibration = _measure(spec, setting)
+    calibration = replace(calibration, others=others.share, measured_at_s=time.time())
     write(calibration, path)
     return calibration
+
+
+def _doubtful(known: Calibration) -> bool:
+    """Measured while others used the host, and long enough ago that they may be gone."""
+    return known.others > MOST_OTHERS and time.time() - known.measured_at_s > TRUSTED_S
 
 
 def calibration_path(setting: Setting) -> Path:
@@ -91,7 +101,7 @@ def _shape(spec: ModelSpec) -> str:
 
 def _measure(spec: ModelSpec, setting: Setting) -> Calibration:
     ranks = setting.together
-    share = max(1, min(setting.layers // ranks, setting.layers - 2))
+    share = max(1, min(setting.layers // max(2, ranks), setting.layers - 2))
     jobs = [
         Job(spec, setting.dtype, setting.threads, share, 0 if rank else setting.layers, *_cache(setting), setting.rows)
         for rank in range(ranks)
@@ -171,7 +181,7 @@ class _Decoding:
 
 def _together(processes: Sequence[MeasuringProcess], alone: Calibration, setting: Setting) -> Together:
     """All `processes` compute the same at the same time: how much longer a layer takes than alone."""
-    few = tuple(sorted({1, min(4, setting.rows), setting.rows}))
+    few = tuple(sorted({1, setting.rows}))
     works = [Work(rows, 1, _BESIDE_CACHED - 1) for rows in few] + [Work(1, _BESIDE_LENGTH, 0)]
     crowded = len(processes) * setting.threads > setting.cores
     slowdowns = []

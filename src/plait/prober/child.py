@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 import time
 from dataclasses import replace
-from itertools import pairwise
+from itertools import cycle, pairwise
 
 import msgspec
 import torch
@@ -25,8 +25,9 @@ from plait.prober.undisturbed import undisturbed
 from plait.spec.model import ModelSpec
 from plait.spec.tensors import stage_tensors
 
-FEW_LAYERS = 2
-"""Layers that prefill is measured on: it is bound by arithmetic, not by what the caches still hold."""
+FEW_LAYERS = 3
+"""Layers of a piece of the rest, at least. Prefill is measured on one piece at a time, each in its turn, so that its
+weights have left the caches too."""
 
 _WARM_UP = 64
 """Positions up to which a shape is computed once before it is measured: what the first time costs matters there."""
@@ -65,8 +66,9 @@ class Bench:
         self._whole = job.layers > 0
         if self._whole:
             self._first, self._last = Piece(job, spec, 0, 1), Piece(job, spec, layers - 1, layers)
-            self._few = Piece(job, spec, 1, min(1 + FEW_LAYERS, layers - 1))
-            self._rest = [Piece(job, spec, 1 + job.share, layers - 1)] if rest else []
+            cuts = list(range(1 + job.share, layers - 1 - FEW_LAYERS, FEW_LAYERS)) or ([1 + job.share] if rest else [])
+            self._rest = [Piece(job, spec, *cut) for cut in pairwise([*cuts, layers - 1])]
+            self._turns = cycle(self._rest or [self._share])
 
     def alone(self, request: Alone) -> list[Timed]:
         """Each work's pieces."""
@@ -98,7 +100,7 @@ class Bench:
         return taken
 
     def _middle(self, work: Work) -> list[Piece]:
-        return [self._few] if work.length > 1 else [self._share, *self._rest]
+        return [next(self._turns)] if work.length > 1 else [self._share, *self._rest]
 
     def _split(self, work: Work, times: tuple[float, ...]) -> Timed:
         """What of a step is whose: `times` to make the batch, of the first stage, of those between, of the last.
@@ -107,16 +109,21 @@ class Bench:
         beside its layers, l a layer. In prefill h is nothing beside l.
         """
         make, first, middle, last = times
-        pieces = self._middle(work)
+        pieces = [self._share, *self._rest]
         layers = sum(piece.layers for piece in pieces)
-        if work.length > 1 or layers <= 2 * len(pieces):
+        if work.length > 1:
+            return Timed(make, middle, last)
+        if layers <= 2 * len(pieces):
             return Timed(make, middle / layers, last)
         layer = (middle - len(pieces) * first) / (layers - len(pieces))
         beside = max(0.0, first - layer)
         return Timed(make + beside, layer, max(layer, last - beside))
 
     def _step(self, work: Work) -> tuple[float, ...]:
-        """Seconds to make the batch, of the first stage, of those between, and of the last with sampling."""
+        """Seconds to make the batch, of the first stage, of those between, and of the last with sampling.
+
+        In prefill one layer counts for those between.
+        """
         micro_batch = _micro_batch(work)
         ids = torch.zeros(work.rows * work.length, dtype=torch.int64)
         times = [time.perf_counter()]
@@ -124,7 +131,8 @@ class Bench:
         times.append(time.perf_counter())
         x = self._first.forward(batch, ids)
         times.append(time.perf_counter())
-        for piece in self._middle(work):
+        middle = self._middle(work)
+        for piece in middle:
             x = piece.forward(batch, x)
         times.append(time.perf_counter())
         logits = self._last.forward(batch, x)
@@ -132,7 +140,8 @@ class Bench:
             which = range(work.rows)
             sample(logits, [SamplingParams()] * work.rows, which, which)
         times.append(time.perf_counter())
-        return tuple(after - before for before, after in pairwise(times))
+        make, first, between, last = (after - before for before, after in pairwise(times))
+        return make, first, between / middle[0].layers if work.length > 1 else between, last
 
     def _hidden(self, work: Work) -> torch.Tensor:
         return torch.randn(work.rows * work.length, self._spec.hidden).to(self._dtype)

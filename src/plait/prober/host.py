@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import os
 import platform
+import time
 from collections.abc import Mapping
 from importlib import metadata
 from pathlib import Path
+from types import TracebackType
+
+import psutil
 
 
 def cpu_model() -> str:
@@ -44,3 +48,30 @@ def rank_environment(threads: int) -> Mapping[str, str]:
     if "OMP_WAIT_POLICY" not in os.environ and "GOMP_SPINCOUNT" not in os.environ:
         ours["GOMP_SPINCOUNT"] = "20000"
     return {**os.environ, **ours}
+
+
+class Others:
+    """While it is entered: which share of the cores work that is not ours took. Our children must end within."""
+
+    share: float = 0.0
+
+    def __enter__(self) -> Others:
+        self._before = _busy_s(), _our_s(), time.monotonic()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        busy_s, our_s, began_s = self._before
+        others_s = (_busy_s() - busy_s) - (_our_s() - our_s)
+        self.share = max(0.0, others_s / (usable_cores() * (time.monotonic() - began_s)))
+
+
+def _busy_s() -> float:
+    """Seconds that all cores were busy, since the system began."""
+    times = psutil.cpu_times()
+    return float(times.user + times.system + getattr(times, "nice", 0.0) + getattr(times, "steal", 0.0))
+
+
+def _our_s() -> float:
+    """Seconds that this process and its ended children computed."""
+    ours = os.times()
+    return ours.user + ours.system + ours.children_user + ours.children_system
