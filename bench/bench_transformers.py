@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import statistics
 import subprocess
 import sys
@@ -12,8 +11,8 @@ from pathlib import Path
 
 from harness import OpenModel, demo, make_plan, ratio, table, verdict
 
-from plait.generation.launch import openmp_waiting
 from plait.generation.opened import Opened
+from plait.prober.host import rank_environment
 from plait.weights.source import resolve_model
 
 PREFILL, TOKENS, REPETITIONS = 128, 40, 5
@@ -24,14 +23,13 @@ class Transformers:
     """The same GGUF read by transformers, in a process of its own: one question a line, seconds as the answer."""
 
     def __init__(self, dtype: str, threads: int) -> None:
-        environment = {**os.environ, "OMP_NUM_THREADS": str(threads), **openmp_waiting()}
         self._process = subprocess.Popen(
             [sys.executable, __file__, "--transformers", dtype, str(threads)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             text=True,
-            env=environment,
+            env=dict(rank_environment(threads)),
         )
         self._answer()
 

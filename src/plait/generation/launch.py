@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import socket
 import subprocess
@@ -16,6 +15,7 @@ from plait.generation.protocol import Setup, ToFront, ToRank
 from plait.plans.file import dump_plan
 from plait.plans.layout import Layout
 from plait.plans.plan import Plan
+from plait.prober.host import rank_environment
 from plait.weights.index import WeightsIndex
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ class ProcessRanks:
             process = subprocess.Popen(
                 command,
                 pass_fds=(*descriptors, theirs.fileno()),
-                env=_environment(layout, rank),
+                env=dict(rank_environment(layout.stages[rank].threads)),
                 stdin=subprocess.DEVNULL,
             )
         self._processes.append(process)
@@ -151,16 +151,3 @@ def _thread_rank(
     finally:
         endpoint.close()
         channel.close()
-
-
-def _environment(layout: Layout, rank: int) -> dict[str, str]:
-    """Threads of the stage; they sleep between two computations, or they would take the core of a neighbour."""
-    threads = str(layout.stages[rank].threads)
-    return {**os.environ, "OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads, **openmp_waiting()}
-
-
-def openmp_waiting() -> dict[str, str]:
-    """How OpenMP threads wait for work, unless the person has said it: a short spin, then sleep."""
-    if "OMP_WAIT_POLICY" in os.environ or "GOMP_SPINCOUNT" in os.environ:
-        return {}
-    return {"GOMP_SPINCOUNT": "20000"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -13,11 +14,12 @@ from plait.errors import CapacityError, PlanError, RequestError, nearest
 from plait.generation.opened import Opened
 from plait.planner.capacity import require_memory
 from plait.planner.cut import proportional_layers
-from plait.planner.local import Wishes, plan_local, usable_cores
+from plait.planner.local import Wishes, plan_local
 from plait.plans.file import load_plan
 from plait.plans.layout import DTYPES, Layout
 from plait.plans.plan import GRID, Plan, check_plan
 from plait.plans.sampling import SamplingParams
+from plait.prober.host import usable_cores
 from plait.schedules.batching import check_request
 from plait.schedules.prove import prove_plan
 from plait.spec.model import ModelSpec
@@ -116,8 +118,14 @@ def _wishes(opened: Opened, prompts: Sequence[Sequence[int]], options: Options, 
         chunk=options.chunk,
         threads=options.threads,
         dtype=dtype,
-        cores=usable_cores(),
+        cores=_thread_budget(),
     )
+
+
+def _thread_budget() -> int:
+    """Threads that may compute at the same time: OMP_NUM_THREADS where it is set, else the cores."""
+    asked = os.environ.get("OMP_NUM_THREADS", "")
+    return int(asked) if asked.isdigit() and int(asked) > 0 else usable_cores()
 
 
 def _require_positions(spec: ModelSpec, prompt: int, max_tokens: int) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -182,13 +181,3 @@ def _name(plan: Plan) -> str:
         return "layer-wise"
     count = plan.micro_batches
     return f"pipelined with {count} micro-batch{'es' if count > 1 else ''}"
-
-
-def usable_cores() -> int:
-    """Cores that this process may use, or OMP_NUM_THREADS where it is set."""
-    asked = os.environ.get("OMP_NUM_THREADS", "")
-    if asked.isdigit() and int(asked) > 0:
-        return int(asked)
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
