@@ -117,3 +117,18 @@ def test_a_stage_elsewhere_is_refused() -> None:
     layout = Layout({"pp": 2}, (Stage((0, 2), (0,)), Stage((2, 4), (1,), host="far")))
     with pytest.raises(PlanError, match=r"only the CPU of one host can be measured here, but the plan names \['far'\]"):
         local_costs(layout, TINY)
+
+
+def test_what_was_measured_beside_other_work_is_not_trusted_for_long(
+    no_measuring: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module.Others, "share", 0.5)
+    monkeypatch.setattr(module.Others, "__exit__", lambda *_: None)
+    taken = calibrate(TINY, "bfloat16", 1)
+    assert taken.others == 0.5
+    calibrate(TINY, "bfloat16", 1)
+    assert len(no_measuring) == 1
+    now_s = time.time()
+    monkeypatch.setattr(module.time, "time", lambda: now_s + module.TRUSTED_S + 1)
+    calibrate(TINY, "bfloat16", 1)
+    assert len(no_measuring) == 2
