@@ -15,6 +15,7 @@ from plait.plans.layout import Layout, Stage
 from plait.plans.round import MicroBatch, Row
 from plait.prober import calibrate as module
 from plait.prober.calibrate import calibrate, calibration_path
+from plait.prober.host import TRUSTED_S
 from plait.prober.local import local_costs
 from plait.spec.model import ModelSpec, Rope
 
@@ -129,6 +130,6 @@ def test_what_was_measured_beside_other_work_is_not_trusted_for_long(
     calibrate(TINY, "bfloat16", 1)
     assert len(no_measuring) == 1
     now_s = time.time()
-    monkeypatch.setattr(module.time, "time", lambda: now_s + module.TRUSTED_S + 1)
+    monkeypatch.setattr(module.time, "time", lambda: now_s + TRUSTED_S + 1)
     calibrate(TINY, "bfloat16", 1)
     assert len(no_measuring) == 2

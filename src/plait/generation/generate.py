@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +33,7 @@ def generate(
     prompts: Sequence[str],
     options: Options | None = None,
     *,
-    costs_for: CostsFor = measured_costs,
+    costs_for: CostsFor | None = None,
     launch: Launch = ProcessRanks,
     watch: Watch | None = None,
     run: Path | None = None,
@@ -44,6 +45,7 @@ def generate(
     what cannot work, before anything is started; ParityError where they differ; RunError for what broke.
     """
     options, watch = options or Options(), watch or Unwatched()
+    costs_for = costs_for or partial(measured_costs, say=watch.say)
     opened = open_model(options.model, watch.say)
     encoded = encode_all(opened, prompts, options.users, options.chat)
     plan = make_plan(opened, encoded, options, costs_for)

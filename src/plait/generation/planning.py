@@ -52,11 +52,11 @@ class Options:
     chat: bool | None = None
 
 
-def measured_costs(plan: Plan, spec: ModelSpec) -> Costs:
+def measured_costs(plan: Plan, spec: ModelSpec, say: Callable[[str], None] | None = None) -> Costs:
     """What this host was measured to take, or is measured now."""
     from plait.prober.local import local_costs
 
-    return local_costs(plan.layout, spec, -(-plan.slots // plan.micro_batches))
+    return local_costs(plan.layout, spec, -(-plan.slots // plan.micro_batches), say=say)
 
 
 def make_plan(opened: Opened, prompts: Sequence[Sequence[int]], options: Options, costs_for: CostsFor) -> Plan:

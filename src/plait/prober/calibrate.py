@@ -10,7 +10,7 @@ import hashlib
 import platform
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from math import prod
 from pathlib import Path
@@ -21,15 +21,14 @@ import platformdirs
 from plait.costs.calibration import Calibration, Setting, Together, read, write
 from plait.costs.curves import Curve, Grid
 from plait.plans.rules import DTYPE_BYTES
-from plait.prober.host import Others, cpu_model, torch_version, usable_cores
+from plait.prober.host import Others, cpu_model, doubtful, torch_version, usable_cores
 from plait.prober.messages import Alone, Beside, Job, Timed, Work
 from plait.prober.process import MeasuringProcess
 from plait.prober.undisturbed import undisturbed
 from plait.spec.model import ModelSpec
 from plait.spec.tensors import layer_tensors
 
-MOST_OTHERS, TRUSTED_S = 0.1, 600.0
-"""A calibration during which others used more than this share of the cores is measured again after so many seconds."""
+Say = Callable[[str], None]
 
 MOST_TOGETHER = 4
 MOST_BYTES = 2 << 30
@@ -46,27 +45,32 @@ _PREFILL = (2, 0.05)
 
 
 def calibrate(
-    spec: ModelSpec, dtype: str, threads: int, concurrent: int = 1, rows: int = 1, *, fresh: bool = False
+    spec: ModelSpec,
+    dtype: str,
+    threads: int,
+    concurrent: int = 1,
+    rows: int = 1,
+    *,
+    fresh: bool = False,
+    say: Say | None = None,
 ) -> Calibration:
     """Seconds of one layer of `spec` in `dtype` on `threads` threads, while up to `concurrent` ranks compute at once.
 
-    `rows` is how many rows decode together, usually. Kept in the user's cache directory; `fresh` measures again.
+    `rows` is how many rows decode together, usually. Kept in the user's cache directory; `fresh` measures again. `say`
+    is told when it takes a while.
     """
     setting = _setting(spec, dtype, threads, min(concurrent, MOST_TOGETHER), rows)
     path = calibration_path(setting)
     known = None if fresh else read(path)
-    if known is not None and known.setting == setting and not _doubtful(known):
+    if known is not None and known.setting == setting and not doubtful(known.others, known.measured_at_s):
         return known
+    if say is not None:
+        say(f"measuring {dtype} on {threads} thread{'s' if threads > 1 else ''} of this machine, once")
     with Others() as others:
         calibration = _measure(spec, setting)
     calibration = replace(calibration, others=others.share, measured_at_s=time.time())
     write(calibration, path)
     return calibration
-
-
-def _doubtful(known: Calibration) -> bool:
-    """Measured while others used the host, and long enough ago that they may be gone."""
-    return known.others > MOST_OTHERS and time.time() - known.measured_at_s > TRUSTED_S
 
 
 def calibration_path(setting: Setting) -> Path:

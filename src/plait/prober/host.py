@@ -50,6 +50,15 @@ def rank_environment(threads: int) -> Mapping[str, str]:
     return {**os.environ, **ours}
 
 
+MOST_OTHERS, TRUSTED_S = 0.1, 600.0
+"""What was measured while others used more than this share of the cores is measured again after so many seconds."""
+
+
+def doubtful(others: float, measured_at_s: float) -> bool:
+    """Measured while others used the host, and long enough ago that they may be gone."""
+    return others > MOST_OTHERS and time.time() - measured_at_s > TRUSTED_S
+
+
 class Others:
     """While it is entered: which share of the cores work that is not ours took. Our children must end within."""
 

@@ -8,6 +8,7 @@ import os
 import platform
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import msgspec
@@ -15,15 +16,17 @@ import platformdirs
 
 from plait.costs.protocol import LinkCost
 from plait.errors import RunError
-from plait.prober.host import cpu_model, rank_environment, usable_cores
+from plait.prober.host import Others, cpu_model, doubtful, rank_environment, usable_cores
 
 
 class _Kept(msgspec.Struct, frozen=True):
-    """The file's content: what was measured, and on which host."""
+    """The file's content: what was measured, on which host, and beside how much work of others."""
 
     host: str
     latency_s: float
     bandwidth_bytes_per_s: float
+    others: float
+    measured_at_s: float
 
 
 def measure_shm_link(*, fresh: bool = False) -> LinkCost:
@@ -34,9 +37,10 @@ def measure_shm_link(*, fresh: bool = False) -> LinkCost:
     host = f"{platform.node()} {cpu_model()} {usable_cores()}"
     path = _path(host)
     known = None if fresh else _read(path)
-    if known is None or known.host != host:
-        measured = _measure()
-        known = _Kept(host, measured.latency_s, measured.bandwidth_bytes_per_s)
+    if known is None or known.host != host or doubtful(known.others, known.measured_at_s):
+        with Others() as others:
+            measured = _measure()
+        known = _Kept(host, measured.latency_s, measured.bandwidth_bytes_per_s, others.share, time.time())
         _write(known, path)
     return LinkCost(known.latency_s, known.bandwidth_bytes_per_s)
 

@@ -6,12 +6,14 @@ from plait.costs.measured import Kernel, MeasuredCosts
 from plait.costs.protocol import FREE, LinkCost
 from plait.errors import PlanError
 from plait.plans.layout import Layout
-from plait.prober.calibrate import calibrate
+from plait.prober.calibrate import Say, calibrate
 from plait.prober.links import measure_shm_link
 from plait.spec.model import ModelSpec
 
 
-def local_costs(layout: Layout, spec: ModelSpec, rows: int = 1, *, fresh: bool = False) -> MeasuredCosts:
+def local_costs(
+    layout: Layout, spec: ModelSpec, rows: int = 1, *, fresh: bool = False, say: Say | None = None
+) -> MeasuredCosts:
     """Costs of `layout` on this host; `rows` is how many rows decode together, usually.
 
     Each kernel (dtype, weights, threads) is calibrated beside as many ranks as the layout has stages. `fresh` measures
@@ -23,7 +25,8 @@ def local_costs(layout: Layout, spec: ModelSpec, rows: int = 1, *, fresh: bool =
     stages = len(layout.stages)
     kernels = {Kernel.of(stage) for stage in layout.stages}
     calibrations = {
-        kernel: calibrate(spec, kernel.dtype, kernel.threads, stages, rows, fresh=fresh) for kernel in sorted(kernels)
+        kernel: calibrate(spec, kernel.dtype, kernel.threads, stages, rows, fresh=fresh, say=say)
+        for kernel in sorted(kernels)
     }
     return MeasuredCosts(spec.layers, calibrations, _link(stages, fresh=fresh))
 
