@@ -99,28 +99,42 @@ def _mask(places: Tensor, key: int, key_end: int, window: int | None, like: Tens
     return torch.zeros(hidden.shape, dtype=like.dtype, device=like.device).masked_fill_(hidden, float("-inf"))
 
 
-def attend(queries: Tensor, cached: Tensor, found: list[Span]) -> Tensor:
-    """Attention of all tokens: queries [T, heads, head_dim], cached [slots, 2 × kv_heads, context, head_dim].
+class Seen(NamedTuple):
+    """A span with the keys and values it attends to, in every layer of the stage: [slots, kv_heads, keys, head_dim]."""
 
-    Returns [T, heads × head_dim].
-    """
-    if len(found) == 1:
-        return _attend(queries, cached, found[0])
-    return torch.cat([_attend(queries[span.first : span.end], cached, span) for span in found])
+    span: Span
+    keys: tuple[Tensor, ...]
+    values: tuple[Tensor, ...]
 
 
-def _attend(queries: Tensor, cached: Tensor, span: Span) -> Tensor:
-    tokens, heads, head_dim = queries.shape
-    seen = cached[span.slot : span.slot_end, :, span.key : span.key_end]
-    kv_heads = seen.shape[1] // 2
-    one_each = tokens == span.slot_end - span.slot
+def seen(found: list[Span], data: Tensor) -> list[Seen]:
+    """Views of a cache's `data`: taken for all layers at once, since a view costs as much as a small product."""
+    views = []
+    for span in found:
+        both = data[:, span.slot : span.slot_end, :, span.key : span.key_end]
+        keys, values = both.chunk(2, dim=2)
+        views.append(Seen(span, keys.unbind(0), values.unbind(0)))
+    return views
+
+
+def attend(queries: Tensor, views: list[Seen], layer: int) -> Tensor:
+    """Attention of all tokens in a layer (its place in the stage): [T, heads, head_dim] to [T, heads × head_dim]."""
+    if len(views) == 1:
+        return _attend(queries, views[0], layer)
+    return torch.cat([_attend(queries[one.span.first : one.span.end], one, layer) for one in views])
+
+
+def _attend(queries: Tensor, one: Seen, layer: int) -> Tensor:
+    tokens, heads, _ = queries.shape
+    keys, mask = one.keys[layer], one.span.mask
+    one_each = tokens == keys.shape[0]
     queries = queries.unsqueeze(2) if one_each else queries.transpose(0, 1).unsqueeze(0)  # [slots, heads, tokens, D]
     mixed = scaled_dot_product_attention(
         queries,
-        seen[:, :kv_heads],
-        seen[:, kv_heads:],
-        attn_mask=span.mask,
-        is_causal=span.mask is None,
-        enable_gqa=heads != kv_heads,
+        keys,
+        one.values[layer],
+        attn_mask=mask,
+        is_causal=mask is None,
+        enable_gqa=heads != keys.shape[1],
     )
-    return mixed.transpose(1, 2).reshape(tokens, heads * head_dim)
+    return mixed.transpose(1, 2).reshape(tokens, -1)

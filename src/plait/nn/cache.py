@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import torch
-from torch import Tensor
 
 from plait.spec.model import ModelSpec
 
@@ -16,9 +15,10 @@ def cache_bytes(spec: ModelSpec, layers: int, slots: int, context: int, dtype: t
 class KVCache:
     """Keys and values of layers [first, end) for `slots` requests of at most `context` positions.
 
-    A layer's part is [slots, 2 × kv_heads, context, head_dim], keys before values, so that one copy stores both and
-    a run of slots is a view. Layers with a sliding window store all positions. Memory begins as zeros: positions that
-    were never written are masked, and what is masked must be finite. The system commits its pages as they are written.
+    `data` is [layers, slots, 2 × kv_heads, context, head_dim], keys before values, so that one copy stores both and a
+    run of slots is a view; `layers` are its parts. Layers with a sliding window store all positions. Memory begins as
+    zeros: positions that were never written are masked, and what is masked must be finite. The system commits its
+    pages as they are written.
     """
 
     def __init__(
@@ -34,7 +34,6 @@ class KVCache:
         assert min(slots, context) > 0, f"a cache of {slots} slots of {context} positions"
         self.slots, self.context = slots, context
         self.bytes = cache_bytes(spec, end - first, slots, context, dtype)
-        shape = (slots, 2 * spec.kv_heads, context, spec.head_dim)
-        self.layers: tuple[Tensor, ...] = tuple(
-            torch.zeros(shape, dtype=dtype, device=device) for _ in range(first, end)
-        )
+        shape = (end - first, slots, 2 * spec.kv_heads, context, spec.head_dim)
+        self.data = torch.zeros(shape, dtype=dtype, device=device)
+        self.layers = self.data.unbind(0)

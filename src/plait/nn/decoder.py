@@ -7,13 +7,14 @@ from torch import Tensor
 from torch.nn.functional import embedding
 
 from plait.errors import WeightsError
-from plait.nn.attention import spans
+from plait.nn.attention import Seen, seen, spans
 from plait.nn.batch import Batch
 from plait.nn.cache import KVCache
-from plait.nn.layer import Layer, Step, Wanted, Weights
+from plait.nn.layer import Layer, Places, Step, Wanted, Weights
 from plait.nn.linear import make_linear, packs
 from plait.nn.norms import make_norm
 from plait.nn.rope import rotations
+from plait.plans.round import Row
 from plait.spec.model import ModelSpec
 from plait.spec.tensors import stage_tensors
 
@@ -45,10 +46,11 @@ class StageModel:
         packed = packs(dtype, self.device, rows)
         self.is_last = end == spec.layers
         self._windows = tuple(spec.windows[first:end])
+        self._windows_once = set(self._windows)
         self._rotations: Tensor | None = None
         with torch.no_grad():
             self._layers = tuple(
-                Layer(spec, Weights(tensors, layer, dtype), spec.windows[layer], packed) for layer in range(first, end)
+                Layer(spec, Weights(tensors, layer, dtype), layer, layer - first, packed) for layer in range(first, end)
             )
             self._load_ends(tensors, packed)  # last: a tied embedding is copied into the head
 
@@ -77,8 +79,8 @@ class StageModel:
         assert batch.longest <= cache.context, f"{batch.longest} positions in a cache of {cache.context}"
         x = self._enter(inputs, batch)
         step = self._step(batch, cache, x)
-        for layer, cached in zip(self._layers[:-1], cache.layers, strict=False):
-            x = layer(x, step, cached)
+        for layer in self._layers[:-1]:
+            x = layer(x, step)
         return self._leave(x, step, batch, cache)
 
     def _enter(self, inputs: Tensor, batch: Batch) -> Tensor:
@@ -89,30 +91,30 @@ class StageModel:
 
     def _leave(self, x: Tensor, step: Step, batch: Batch, cache: KVCache) -> Tensor:
         """The last layer; on the last stage for sampled tokens alone, then the head."""
-        layer, cached = self._layers[-1], cache.layers[-1]
+        layer = self._layers[-1]
         if not self.is_last:
-            return layer(x, step, cached)
+            return layer(x, step)
         if batch.sampled is not None and len(batch.sampled) == 0:
-            layer.store(x, step, cached)
+            layer.store(x, step)
             return torch.empty(0, self.spec.vocab, dtype=torch.float32, device=x.device)
-        x = self._norm(layer(x, step, cached, self._wanted(batch, cache, x)))
+        x = self._norm(layer(x, step, self._wanted(batch, cache, x)))
         logits = self._head(x)  # [sampled rows, vocab]
         return logits if self.dtype == torch.float64 else logits.float()
 
     def _wanted(self, batch: Batch, cache: KVCache, x: Tensor) -> Wanted | None:
         if batch.sampled is None:
             return None
-        return Wanted(batch.sampled, spans(batch.ends, self._windows[-1], cache.context, x))
+        return Wanted(batch.sampled, self._seen(batch.ends, self._windows[-1], cache, x))
 
     def _step(self, batch: Batch, cache: KVCache, x: Tensor) -> Step:
-        rows = batch.rows
         return Step(
             rotation=self._rotation(batch, cache.context),
-            spans={window: spans(rows, window, cache.context, x) for window in set(self._windows)},
-            slots=batch.slots,
-            positions=batch.positions,
-            place=(rows[0].slot, rows[0].start, rows[0].start + rows[0].length) if len(rows) == 1 else None,
+            seen={window: self._seen(batch.rows, window, cache, x) for window in self._windows_once},
+            places=Places(batch.slots, batch.positions, cache.layers, _one_row(batch, cache)),
         )
+
+    def _seen(self, rows: tuple[Row, ...], window: int | None, cache: KVCache, x: Tensor) -> list[Seen]:
+        return seen(spans(rows, window, cache.context, x), cache.data)
 
     def _rotation(self, batch: Batch, context: int) -> Tensor | None:
         """The rotary factors of the batch's positions, complex [T, 1, head_dim / 2]."""
@@ -122,6 +124,14 @@ class StageModel:
         if self._rotations is None or len(self._rotations) < context:
             self._rotations = rotations(rope, self.spec.head_dim, context, self.dtype).to(self.device)
         return self._rotations[batch.positions].unsqueeze(1)
+
+
+def _one_row(batch: Batch, cache: KVCache) -> tuple[Tensor, ...] | None:
+    """Where the only row of a batch puts its keys and values in every layer, [T, 2 × kv_heads, head_dim]."""
+    if len(batch.rows) > 1:
+        return None
+    row = batch.rows[0]
+    return cache.data[:, row.slot, :, row.start : row.start + row.length].transpose(1, 2).unbind(0)
 
 
 def _check(tensors: dict[str, Tensor], shapes: dict[str, tuple[int, ...]]) -> None:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from plait.nn.attention import Span, attend
+from plait.nn.attention import Seen, attend
 from plait.nn.linear import make_linear
 from plait.nn.mlp import Part, make_inner
 from plait.nn.norms import Norm, make_norm
@@ -17,20 +17,34 @@ from plait.spec.model import ModelSpec
 
 
 class Step(NamedTuple):
-    """What all layers of one forward share."""
+    """What the layers of one forward share."""
 
     rotation: Tensor | None  # complex [T, 1, head_dim / 2]
-    spans: Mapping[int | None, list[Span]]  # by window
+    seen: Mapping[int | None, list[Seen]]  # by window
+    places: Places
+
+
+class Places(NamedTuple):
+    """Where keys and values go: by index, or where the batch is one row, to a view of every layer's cache."""
+
     slots: Tensor  # [T]
     positions: Tensor  # [T]
-    place: tuple[int, int, int] | None  # (slot, first position, end) where the batch is one row
+    caches: tuple[Tensor, ...]  # [slots, 2 × kv_heads, context, head_dim]
+    views: tuple[Tensor, ...] | None  # [T, 2 × kv_heads, head_dim]
+
+    def store(self, pairs: Tensor, layer: int) -> None:
+        """Keys and values [T, 2 × kv_heads, head_dim] to their places in the cache of a layer."""
+        if self.views is None:
+            self.caches[layer][self.slots, :, self.positions] = pairs
+        else:
+            self.views[layer].copy_(pairs)
 
 
 class Wanted(NamedTuple):
     """The tokens that the last layer of the model must compute: those that are sampled from."""
 
     tokens: Tensor  # [n]
-    spans: list[Span]  # as if these were all tokens of the batch
+    seen: list[Seen]  # as if these were all tokens of the batch
 
 
 class Weights:
@@ -51,10 +65,12 @@ class Weights:
 
 
 class Layer:
-    """A decoder layer. It writes keys and values into the cache in place."""
+    """Layer `number` of the model, at `place` in its stage. It writes keys and values into the cache in place."""
 
-    def __init__(self, spec: ModelSpec, weights: Weights, window: int | None, packed: bool) -> None:
-        self._spec, self._window = spec, window
+    def __init__(self, spec: ModelSpec, weights: Weights, number: int, place: int, packed: bool) -> None:
+        self._window, self._place, self._head_dim = spec.windows[number], place, spec.head_dim
+        self._turned = spec.heads + spec.kv_heads
+        self._parts = [spec.heads, 2 * spec.kv_heads]
         self._post = spec.norm_placement == "post"
         layer_norm = spec.norm == "layer"
         self._attn_norm: Norm = make_norm(*weights.part("attn_norm"), spec.norm_eps, layer_norm)
@@ -66,53 +82,37 @@ class Layer:
         self._inner = make_inner(spec, gate, weights.part("up"), packed)
         self._down = make_linear(*weights.part("down"), packed)
 
-    def __call__(self, x: Tensor, step: Step, cached: Tensor, wanted: Wanted | None = None) -> Tensor:
+    def __call__(self, x: Tensor, step: Step, wanted: Wanted | None = None) -> Tensor:
         """[T, hidden] to [T, hidden], or to what is `wanted` alone."""
-        queries = self._attention_inputs(x, step, cached)
+        queries = self.store(x, step)
         if wanted is not None:
             x, queries = x[wanted.tokens], queries[wanted.tokens]
-        mixed = attend(queries, cached, step.spans[self._window] if wanted is None else wanted.spans)
+        mixed = attend(queries, step.seen[self._window] if wanted is None else wanted.seen, self._place)
         if self._post:
             x = x + self._attn_norm(self._o(mixed))
             return x + self._mlp_norm(self._down(self._inner(x)))
         x = self._o.add(mixed, x)
         return self._down.add(self._inner(self._mlp_norm(x)), x)
 
-    def store(self, x: Tensor, step: Step, cached: Tensor) -> None:
-        """Only the keys and values of `x`: what the last layer does where nothing is sampled."""
-        self._attention_inputs(x, step, cached)
-
-    def _attention_inputs(self, x: Tensor, step: Step, cached: Tensor) -> Tensor:
-        """Queries [T, heads, head_dim]; keys and values go into the cache."""
-        spec = self._spec
+    def store(self, x: Tensor, step: Step) -> Tensor:
+        """Keys and values of `x` go into the cache; its queries [T, heads, head_dim] come back."""
         qkv = self._qkv(x if self._post else self._attn_norm(x))
-        qkv = qkv.view(x.shape[0], -1, spec.head_dim)  # [T, heads + 2 kv_heads, head_dim]
-        turned = spec.heads + spec.kv_heads
+        qkv = qkv.view(x.shape[0], -1, self._head_dim)  # [T, heads + 2 kv_heads, head_dim]
         if self._qk_norm is not None:
             self._qk_norm(qkv)
         if step.rotation is not None:
-            rotate(qkv[:, :turned], step.rotation)
-        _store(qkv[:, spec.heads :], step, cached)
-        return qkv[:, : spec.heads]
+            rotate(qkv[:, : self._turned], step.rotation)
+        queries, pairs = torch.split(qkv, self._parts, dim=1)
+        step.places.store(pairs, self._place)
+        return queries
 
 
 def rotate(heads: Tensor, rotation: Tensor) -> None:
     """Rotate `heads` [T, n, head_dim] in place by complex factors [T, 1, head_dim / 2], in their precision."""
-    if heads.dtype == rotation.real.dtype:
-        torch.view_as_complex(heads.view(*heads.shape[:2], -1, 2)).mul_(rotation)
-        return
-    wide = heads.to(rotation.real.dtype)
+    wide = heads.float() if heads.dtype == torch.bfloat16 else heads
     torch.view_as_complex(wide.view(*wide.shape[:2], -1, 2)).mul_(rotation)
-    heads.copy_(wide)
-
-
-def _store(pairs: Tensor, step: Step, cached: Tensor) -> None:
-    """Keys and values [T, 2 kv_heads, head_dim] to their places in the cache."""
-    if step.place is None:
-        cached[step.slots, :, step.positions] = pairs
-    else:
-        slot, first, end = step.place
-        cached[slot, :, first:end] = pairs.transpose(0, 1)
+    if wide is not heads:
+        heads.copy_(wide)
 
 
 class _QKNorm:
