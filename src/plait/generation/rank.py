@@ -117,7 +117,8 @@ def main() -> int:
     except EOFError:
         return 1  # the front is gone: nobody is left to tell
     except BaseException as error:
-        channel.send(failure(rank, error))
+        with suppress(EOFError):
+            channel.send(failure(rank, error))
         return 1
     return 0
 

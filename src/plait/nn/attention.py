@@ -4,7 +4,7 @@ The keys that a decoding row looks at are rounded out to blocks of 64 positions 
 rows that lie in neighbouring slots and have the same blocks share one call. A row's shapes then depend on its own
 length alone, and its result does not change by one bit with the batch (measured: a mask that is cut to the longest row
 of the batch changes the low bits of most rows). The fixed blocks also keep the number of shapes small, for which the
-kernels below us are compiled at run time. Why not one call a user, or matrix products: docs/decisions/0002.
+kernels below us are compiled at run time. Why not one call a user, or matrix products: docs/decisions/0004.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ class StageModel:
 
     `tensors` holds the stage's weights under the names of `plait.spec.tensors`; they are taken out of it and laid out
     anew, one layer at a time. `rows` is how many rows a decoding micro-batch usually has: it decides how float32
-    weights are laid out, never what is computed.
+    weights are laid out, and with that the last bits, never more.
 
     Raises:
         WeightsError: tensors are missing or have another shape.

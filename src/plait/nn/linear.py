@@ -1,6 +1,6 @@
 """Matrix products with weights that are laid out once, at load, for the rows that will come.
 
-Two layouts, since none is fastest for all (docs/decisions/0002):
+Two layouts, since none is fastest for all (docs/decisions/0004):
 
 - columns: [in, out], contiguous. In float32 the fastest for one row, up to 30 % slower for four to sixteen.
 - packed: oneDNN's blocked order. In bfloat16 the fastest for any number of rows; in float32 for two to thirty-two.
