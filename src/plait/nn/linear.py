@@ -3,8 +3,8 @@
 Two layouts, since none is fastest for all (docs/decisions/0004):
 
 - columns: [in, out], contiguous. In float32 the fastest for one row, up to 30 % slower for four to sixteen.
-- packed: oneDNN's blocked order. In bfloat16 the fastest for any number of rows; in float32 for two to thirty-two.
-  A row's result has the same bits whatever its neighbours are.
+- packed: oneDNN's blocked order. In bfloat16 the fastest for any number of rows; in float32 for two to thirty-two, and
+  there a row's result has the same bits whatever its neighbours are.
 """
 
 from __future__ import annotations
