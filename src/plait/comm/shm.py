@@ -51,7 +51,7 @@ class ShmDescription(TypedDict):
     size: int
     capacity: int
     slot_bytes: int
-    cores: int
+    crowded: bool
     memory: int
     sockets: list[int]
 
@@ -59,14 +59,16 @@ class ShmDescription(TypedDict):
 class ShmMesh:
     """The launcher's side: what the ranks share, before they have it."""
 
-    def __init__(self, layout: Layout, memory: int, sockets: dict[tuple[int, int], socket.socket], cores: int) -> None:
-        self._layout, self._memory, self._sockets, self._cores = layout, memory, sockets, cores
+    def __init__(
+        self, layout: Layout, memory: int, sockets: dict[tuple[int, int], socket.socket], crowded: bool
+    ) -> None:
+        self._layout, self._memory, self._sockets, self._crowded = layout, memory, sockets, crowded
 
     @staticmethod
-    def create(size: int, capacity: int, slot_bytes: int = SLOT_BYTES) -> ShmMesh:
+    def create(size: int, capacity: int, slot_bytes: int = SLOT_BYTES, threads: int | None = None) -> ShmMesh:
         """Shared memory for `size` ranks, whose links hold `capacity` messages.
 
-        Messages above `slot_bytes` (a power of two) need their receiver's help to pass. All is sparse: only what
+        `threads`: how many all ranks compute with, taken together; one each where it is not given. Messages above `slot_bytes` (a power of two) need their receiver's help to pass. All is sparse: only what
         messages touch takes memory.
         """
         if size < 1 or capacity < 1:
@@ -78,7 +80,8 @@ class ShmMesh:
         for low in range(size):
             for high in range(low + 1, size):
                 sockets[low, high], sockets[high, low] = socket.socketpair()
-        return ShmMesh(layout, create_region(layout), sockets, available_cores())
+        crowded = (size if threads is None else threads) > available_cores()
+        return ShmMesh(layout, create_region(layout), sockets, crowded)
 
     def _own(self, rank: int) -> list[socket.socket]:
         return [self._sockets[rank, other] for other in range(self._layout.size) if other != rank]
@@ -90,7 +93,7 @@ class ShmMesh:
     def description(self, rank: int) -> ShmDescription:
         """What the rank's process gives to `ShmEndpoint.attach`."""
         memory, *sockets = self.descriptors(rank)
-        return {**self._layout._asdict(), "rank": rank, "cores": self._cores, "memory": memory, "sockets": sockets}  # type: ignore[typeddict-item]
+        return {**self._layout._asdict(), "rank": rank, "crowded": self._crowded, "memory": memory, "sockets": sockets}  # type: ignore[typeddict-item]
 
     def attach(self, rank: int) -> ShmEndpoint:
         """The endpoint of a rank that lives in the launching process."""
@@ -120,8 +123,8 @@ class ShmEndpoint(Endpoint):
         sockets = [socket.socket(fileno=descriptor) for descriptor in description["sockets"]]
         self._bells = Bells(region, layout, self.rank, dict(zip(others, sockets, strict=True)))
         self._left: str | None = None
-        # more ranks than cores: who spins takes the core from the one it waits for, so it yields, and not for long
-        self._crowded = self.size > description["cores"]
+        # more threads than cores: who spins takes the core from the one it waits for, so it yields, and not for long
+        self._crowded = description["crowded"]
         self._spin_s = CROWDED_SPIN_S if self._crowded else SPIN_S
         self._outgoing = _Links[Outgoing](self)
         self._incoming = _Links[Incoming](self)

@@ -48,7 +48,7 @@ class ProcessRanks:
         self.channels: list[RankChannel] = []
         self._processes: list[subprocess.Popen[bytes]] = []
         size = plan.layout.ranks
-        mesh = ShmMesh.create(size, plan.layout.link_capacity)
+        mesh = ShmMesh.create(size, plan.layout.link_capacity, threads=all_threads(plan.layout))
         try:
             for rank in range(size):
                 self._start(plan.layout, rank, mesh.descriptors(rank))
@@ -68,7 +68,7 @@ class ProcessRanks:
             process = subprocess.Popen(
                 command,
                 pass_fds=(*descriptors, theirs.fileno()),
-                env=dict(rank_environment(layout.stages[rank].threads)),
+                env=dict(rank_environment(layout.stages[rank].threads, all_threads(layout))),
                 stdin=subprocess.DEVNULL,
             )
         self._processes.append(process)
@@ -101,6 +101,11 @@ class ProcessRanks:
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
+
+
+def all_threads(layout: Layout) -> int:
+    """Threads of all ranks."""
+    return sum(stage.threads * len(stage.ranks) for stage in layout.stages)
 
 
 class ThreadRanks:

@@ -110,7 +110,7 @@ def _measure(spec: ModelSpec, setting: Setting) -> Calibration:
         Job(spec, setting.dtype, setting.threads, share, 0 if rank else setting.layers, *_cache(setting), setting.rows)
         for rank in range(ranks)
     ]
-    processes = [MeasuringProcess(job) for job in jobs]
+    processes = [MeasuringProcess(job, ranks * setting.threads) for job in jobs]
     try:
         for process in processes:
             process.ready()

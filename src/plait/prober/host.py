@@ -38,15 +38,18 @@ def torch_version() -> str:
     return metadata.version("torch")
 
 
-def rank_environment(threads: int) -> Mapping[str, str]:
-    """The environment of a process that computes with `threads`.
+def rank_environment(threads: int, all_threads: int | None = None) -> Mapping[str, str]:
+    """The environment of a process that computes with `threads`, beside others: `all_threads` in all.
 
-    OpenMP threads sleep soon between two computations, or they would take the core of a neighbour; a person's own
-    setting stays.
+    OpenMP threads spin between two computations, then sleep. Where all together are more than the cores, one that
+    spins takes the core of a neighbour, so they sleep sooner. Measured on two cores, two stages layer-wise with two
+    threads each: 8,000 turns take as long as one process, 20,000 take 7 to 10 % longer; one process alone is 10 % faster
+    with 20,000 (docs/benchmarks.md, case S12). A person's own setting stays.
     """
     ours = {"OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads)}
     if "OMP_WAIT_POLICY" not in os.environ and "GOMP_SPINCOUNT" not in os.environ:
-        ours["GOMP_SPINCOUNT"] = "20000"
+        crowded = (threads if all_threads is None else all_threads) > usable_cores()
+        ours["GOMP_SPINCOUNT"] = "8000" if crowded else "20000"
     return {**os.environ, **ours}
 
 

@@ -18,13 +18,13 @@ T = TypeVar("T")
 class MeasuringProcess:
     """A fresh process of `plait.prober.child`, with a job."""
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, job: Job, all_threads: int) -> None:
         self._process = subprocess.Popen(
             [sys.executable, "-m", "plait.prober.child"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            env=rank_environment(job.threads),
+            env=rank_environment(job.threads, all_threads),
         )
         self._say(job)
 
