@@ -8,11 +8,13 @@ from dataclasses import dataclass
 
 from harness import PROMPT, demo, make_plan, table, verdict
 
+from plait.costs.protocol import Costs
 from plait.generation.answer import Request, answer
 from plait.generation.opened import Opened
-from plait.generation.planning import measured_costs
 from plait.plans.plan import Plan
+from plait.prober.local import local_costs
 from plait.simulator.simulate import simulate
+from plait.spec.model import ModelSpec
 from plait.timeline.metrics import generation_metrics
 
 TOKENS = 32
@@ -46,9 +48,9 @@ def pipelined(counts: list[int], micro_batches: int, users: int, dtype: str) -> 
 
 def compare(opened: Opened, case: Case) -> list[object]:
     prompt = opened.encode(PROMPT)
-    costs = measured_costs(case.plan, opened.spec)
     measured, predicted = [], []
     for _ in range(REPETITIONS):
+        costs = calibrated(case.plan, opened.spec)
         outcome = answer(case.plan, opened.index, [Request(prompt, TOKENS)] * case.users)
         measured.append(generation_metrics(outcome.measured, outcome.rounds))
         predicted.append(
@@ -63,6 +65,11 @@ def compare(opened: Opened, case: Case) -> list[object]:
     prefill = 100 * (median(predicted, "prefill_tokens_per_s") / median(measured, "prefill_tokens_per_s") - 1)
     bubbles = 100 * median(predicted, "bubble"), 100 * median(measured, "bubble")
     return [case.name, median(predicted, key), median(measured, key), off, prefill, *bubbles, bubbles[0] - bubbles[1]]
+
+
+def calibrated(plan: Plan, spec: ModelSpec) -> Costs:
+    """Measured anew beside every run: this machine's memory is shared, and its speed drifts by a fifth in minutes."""
+    return local_costs(plan.layout, spec, -(-plan.slots // plan.micro_batches), fresh=True)
 
 
 def main() -> None:

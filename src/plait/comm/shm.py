@@ -68,8 +68,9 @@ class ShmMesh:
     def create(size: int, capacity: int, slot_bytes: int = SLOT_BYTES, threads: int | None = None) -> ShmMesh:
         """Shared memory for `size` ranks, whose links hold `capacity` messages.
 
-        `threads`: how many all ranks compute with, taken together; one each where it is not given. Messages above `slot_bytes` (a power of two) need their receiver's help to pass. All is sparse: only what
-        messages touch takes memory.
+        `threads`: how many all ranks compute with, taken together; one each where it is not given. Messages above
+        `slot_bytes` (a power of two) need their receiver's help to pass. All is sparse: only what messages touch takes
+        memory.
         """
         if size < 1 or capacity < 1:
             raise RunError(f"a mesh of {size} ranks with capacity {capacity} cannot work: both must be at least 1")

@@ -20,12 +20,20 @@ class Running(NamedTuple):
     load: Load
 
 
+SLEEPS_AFTER_S = 1e-3
+"""How long a rank and its threads spin before they sleep, about."""
+
+
 @dataclass(frozen=True, slots=True)
 class LinkCost:
-    """A directed link: a message occupies it for bytes ÷ bandwidth, and is there `latency_s` later."""
+    """A directed link: a message occupies it for bytes ÷ bandwidth, and is there `latency_s` later.
+
+    A receiver that has waited for more than `SLEEPS_AFTER_S` has gone to sleep, and goes on `wake_s` later still.
+    """
 
     latency_s: float
     bandwidth_bytes_per_s: float
+    wake_s: float = 0.0
 
     def occupied_s(self, message_bytes: float) -> float:
         """Seconds for which a message of this size keeps the link."""

@@ -24,7 +24,6 @@ from plait.plans.rules import DTYPE_BYTES
 from plait.prober.host import Others, cpu_model, doubtful, torch_version, usable_cores
 from plait.prober.messages import Alone, Beside, Job, Timed, Work
 from plait.prober.process import MeasuringProcess
-from plait.prober.undisturbed import undisturbed
 from plait.spec.model import ModelSpec
 from plait.spec.tensors import layer_tensors
 
@@ -195,7 +194,7 @@ def _together(processes: Sequence[MeasuringProcess], alone: Calibration, setting
             process.ask(Beside(work, begin_s, begin_s + _BESIDE_S))
         taken = [process.answer(list[float]) for process in processes]
         # who shares a core gets it in turns: only the mean tells how fast it goes on
-        layer_s = statistics.fmean(statistics.fmean(times) if crowded else undisturbed(times) for times in taken)
+        layer_s = statistics.fmean(statistics.fmean(times) if crowded else statistics.median(times) for times in taken)
         slowdowns.append(max(1.0, layer_s / _layer_alone(alone, work)))
     at = tuple(float(work.rows * work.length) for work in works)
     return Together(len(processes), Curve(at, tuple(slowdowns)))

@@ -6,6 +6,7 @@ each finds the caches as a step of the whole model leaves them.
 
 from __future__ import annotations
 
+import statistics
 import sys
 import time
 from dataclasses import replace
@@ -21,7 +22,6 @@ from plait.nn.sampling import sample
 from plait.plans.round import MicroBatch, Row
 from plait.plans.sampling import SamplingParams
 from plait.prober.messages import Alone, Beside, Job, Request, Timed, Work
-from plait.prober.undisturbed import undisturbed
 from plait.spec.model import ModelSpec
 from plait.spec.tensors import stage_tensors
 
@@ -81,7 +81,7 @@ class Bench:
             for work, times in zip(request.works, taken, strict=True):
                 times.append(self._step(work))
         return [
-            self._split(work, tuple(map(undisturbed, zip(*times, strict=True))))
+            self._split(work, tuple(map(statistics.median, zip(*times, strict=True))))
             for work, times in zip(request.works, taken, strict=True)
         ]
 

@@ -43,8 +43,8 @@ def rank_environment(threads: int, all_threads: int | None = None) -> Mapping[st
 
     OpenMP threads spin between two computations, then sleep. Where all together are more than the cores, one that
     spins takes the core of a neighbour, so they sleep sooner. Measured on two cores, two stages layer-wise with two
-    threads each: 8,000 turns take as long as one process, 20,000 take 7 to 10 % longer; one process alone is 10 % faster
-    with 20,000 (docs/benchmarks.md, case S12). A person's own setting stays.
+    threads each: 8,000 turns take as long as one process, 20,000 take 7 to 10 % longer; one process alone is faster
+    with 20,000, by 10 %. A person's own setting stays.
     """
     ours = {"OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads)}
     if "OMP_WAIT_POLICY" not in os.environ and "GOMP_SPINCOUNT" not in os.environ:

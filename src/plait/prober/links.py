@@ -25,24 +25,25 @@ class _Kept(msgspec.Struct, frozen=True):
     host: str
     latency_s: float
     bandwidth_bytes_per_s: float
+    wake_s: float
     others: float
     measured_at_s: float
 
 
-def measure_shm_link(*, fresh: bool = False) -> LinkCost:
-    """Latency and bandwidth between two processes over shared memory, through the comm contract.
+def measure_shm_link(threads: int = 1, *, fresh: bool = False) -> LinkCost:
+    """Latency, bandwidth and hand-over between two processes of `threads` threads each, over shared memory.
 
     Kept in the user's cache directory; `fresh` measures again.
     """
-    host = f"{platform.node()} {cpu_model()} {usable_cores()}"
+    host = f"{platform.node()} {cpu_model()} {usable_cores()} {threads}"
     path = _path(host)
     known = None if fresh else _read(path)
     if known is None or known.host != host or doubtful(known.others, known.measured_at_s):
         with Others() as others:
-            measured = _measure()
-        known = _Kept(host, measured.latency_s, measured.bandwidth_bytes_per_s, others.share, time.time())
+            one = _measure(threads)
+        known = _Kept(host, one.latency_s, one.bandwidth_bytes_per_s, one.wake_s, others.share, time.time())
         _write(known, path)
-    return LinkCost(known.latency_s, known.bandwidth_bytes_per_s)
+    return LinkCost(known.latency_s, known.bandwidth_bytes_per_s, known.wake_s)
 
 
 def _path(host: str) -> Path:
@@ -64,16 +65,16 @@ def _write(kept: _Kept, path: Path) -> None:
     os.replace(partial, path)
 
 
-def _measure() -> LinkCost:
+def _measure(threads: int) -> LinkCost:
     from plait.comm.shm import ShmMesh
 
-    mesh = ShmMesh.create(2, 2)
+    mesh = ShmMesh.create(2, 2, threads=2 * threads)
     try:
         processes = [
             subprocess.Popen(
-                [sys.executable, "-m", "plait.prober.links", json.dumps(mesh.description(rank))],
+                [sys.executable, "-m", "plait.prober.links", json.dumps(mesh.description(rank)), str(threads)],
                 pass_fds=mesh.descriptors(rank),
-                env=rank_environment(1),
+                env=rank_environment(threads, 2 * threads),
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
@@ -86,17 +87,22 @@ def _measure() -> LinkCost:
     for process, (_, errors) in zip(processes, said, strict=True):
         if process.returncode:
             raise RunError(f"measuring the link failed: {errors.decode(errors='replace').strip().splitlines()[-1:]}")
-    return LinkCost(*msgspec.json.decode(said[0][0], type=tuple[float, float]))
+    return LinkCost(*msgspec.json.decode(said[0][0], type=tuple[float, float, float]))
 
 
 def main() -> int:
-    """One of the two ends: its argument is what `ShmEndpoint.attach` needs."""
+    """One of the two ends: its arguments are what `ShmEndpoint.attach` needs, and its threads."""
+    import torch
+
     from plait.comm.measure import measure_link
     from plait.comm.shm import ShmEndpoint
+    from plait.prober.handover import hand_over_s
 
+    torch.set_num_threads(int(sys.argv[2]))
     endpoint = ShmEndpoint.attach(json.loads(sys.argv[1]))
     measured = measure_link(endpoint, 1 - endpoint.rank)
-    sys.stdout.write(json.dumps([measured.latency_s, measured.bandwidth_bytes_per_s]))
+    wake_s = max(0.0, hand_over_s(endpoint, 1 - endpoint.rank) - measured.latency_s)
+    sys.stdout.write(json.dumps([measured.latency_s, measured.bandwidth_bytes_per_s, wake_s]))
     endpoint.close()
     return 0
 

@@ -28,8 +28,9 @@ def local_costs(
         kernel: calibrate(spec, kernel.dtype, kernel.threads, stages, rows, fresh=fresh, say=say)
         for kernel in sorted(kernels)
     }
-    return MeasuredCosts(spec.layers, calibrations, _link(stages, fresh=fresh))
+    threads = max(stage.threads for stage in layout.stages)
+    return MeasuredCosts(spec.layers, calibrations, _link(stages, threads, fresh=fresh))
 
 
-def _link(stages: int, *, fresh: bool) -> LinkCost:
-    return measure_shm_link(fresh=fresh) if stages > 1 else FREE
+def _link(stages: int, threads: int, *, fresh: bool) -> LinkCost:
+    return measure_shm_link(threads, fresh=fresh) if stages > 1 else FREE

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from operator import attrgetter
 
-from plait.costs.protocol import Costs, Running
+from plait.costs.protocol import SLEEPS_AFTER_S, Costs, Running
 from plait.errors import PlanError
 from plait.plans.action import Action, Kind
 from plait.plans.layout import Layout
@@ -162,6 +162,8 @@ class _Replay:
             self._awaited[step.key] = lane
             return False
         end_s = max(ready_s, arrives_s)
+        if arrives_s - ready_s > SLEEPS_AFTER_S:
+            end_s += channel.cost.wake_s
         channel.taken_s.append(end_s)
         self._end(lane, step, ready_s, end_s, (Part(WAIT, ready_s, end_s),))
         if channel.sender is not None:
