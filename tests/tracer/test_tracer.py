@@ -1,5 +1,3 @@
-import time
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -104,14 +102,10 @@ def test_two_hosts_without_a_clock_are_an_error():
     )
 
 
-def test_writing_an_action_down_takes_less_than_a_microsecond():
+def test_writing_an_action_down_computes_nothing():
+    """It stands inside every token: one append of what it was given (its cost is in `make bench`)."""
     action = parse_action("1F0")
-
-    def once():
-        finished = Tracer(0).finished
-        begin = time.perf_counter()
-        for _ in range(20_000):
-            finished(action, 1.0, 1.0, 2.0, 0)
-        return (time.perf_counter() - begin) / 20_000
-
-    assert min(once() for _ in range(7)) < 1e-6
+    tracer = Tracer(0)
+    tracer.finished(action, 1.0, 1.0, 2.0, 0)
+    assert tracer.events == [(action, 1.0, 1.0, 2.0, 0)]
+    assert tracer.events[0][0] is action
