@@ -21,7 +21,7 @@ def together(opened: Opened, dtype: str, cut: tuple[int, int], wanted: float) ->
         "2 × 4 users, in flight together": make_plan(
             cut, schedule="pipelined", micro_batches=2, slots=8, dtype=dtype, chunk=64
         ),
-        "2 × 4 users, one after the other": make_plan(cut, schedule="pipelined", slots=4, dtype=dtype, chunk=64),
+        "one after the other (4 users alone)": make_plan(cut, schedule="pipelined", slots=4, dtype=dtype, chunk=64),
         "8 users, one layer-wise micro-batch, all cores": make_plan(cut, threads=2, slots=8, dtype=dtype, chunk=64),
         "auto": auto(opened, dtype, [prompt] * 8),
     }
@@ -42,7 +42,7 @@ def together(opened: Opened, dtype: str, cut: tuple[int, int], wanted: float) ->
         [
             f"### Two stages, {dtype}, 8 users: decoded tokens a second of all users",
             table(["", "tokens/s", "against one after the other", "plan"], rows),
-            f"Together against one after the other: {verdict(gain, wanted)}. "
+            f"Together against one after the other, each micro-batch of 4 alone in flight: {verdict(gain, wanted)}. "
             f"`auto` against the faster of the others: {slower:.2f} ×. Its reason: {plans['auto'].reason}",
         ]
     )

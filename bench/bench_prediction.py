@@ -89,6 +89,10 @@ def main() -> None:
     ]
     sections = [
         "## Predicted against measured",
+        "Calibrated anew beside every run: this machine's memory is shared, and its speed drifts by a fifth within\n"
+        "minutes; on a calibration that was kept, that drift comes on top. Prefill in bfloat16 is slower than\n"
+        "predicted where a prompt's length is new to a process (the first product of each shape takes longer):\n"
+        "that is not modelled.",
         table(headings, rows),
         f"Worst tokens a second: {verdict(worst_rate, 15, ' %', at_most=True)}. "
         f"Worst bubble: {verdict(worst_bubble, 5, ' points', at_most=True)}.",

@@ -51,6 +51,16 @@ CASES = [
         "temperature is -1.0; it must be a finite number, 0 or above (0 takes the likeliest token; "
         "type --temperature 0.7 for varied text)",
     ),
+    (
+        ["generate", "hi", "--schedule", "layerwise", "--micro-batches", "2"],
+        "2 micro-batches were asked for, but layer-wise has one in flight: "
+        "--schedule pipelined --micro-batches 2 has them all",
+    ),
+    (
+        ["generate", "hi", "--plan", "nothere.toml", "--pp", "2", "--dtype", "bfloat16"],
+        "the plan file decides on the split, so --stages, --dtype cannot be given beside --plan",
+    ),
+    (["generate", "hi", "--run", "/proc/nowhere"], "--run /proc/nowhere cannot be made: No such file or directory"),
     (["simulate", "nothere.toml"], "plan file nothere.toml: no such file"),
     (["generate", "hi", "--plan", "nothere.toml"], "plan file nothere.toml: no such file"),
 ]

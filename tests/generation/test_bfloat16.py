@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from plait.generation import rank as rank_module
 from plait.generation.answer import Answer, Request, answer
 from plait.generation.launch import ThreadRanks
 from plait.generation.opened import Opened
@@ -27,13 +28,15 @@ TOKENS = 20
 
 
 @dataclass(frozen=True)
-class Flip:
-    """Where two runs first drew another token: how far apart the two best were, and how far off the logits."""
+class Compared:
+    """Two runs, token by token as far as both drew the same before: how far off, and where another token was drawn.
 
-    request: int
-    position: int
-    gap: float
-    rounding: float
+    `gaps`: at each such place, how far apart the reference's two best logits were.
+    """
+
+    error: float
+    positions: int
+    gaps: tuple[float, ...]
 
 
 def run(plan: Plan, demo: Opened) -> Sequence[Answer]:
@@ -45,19 +48,40 @@ def logits(one: Answer, position: int) -> npt.NDArray[np.float32]:
     return np.frombuffer(one.logits[position], np.float32)
 
 
-def first_flip(request: int, mine: Answer, reference: Answer) -> Flip | None:
-    for position, (a, b) in enumerate(zip(mine.tokens, reference.tokens, strict=False)):
-        if a != b:
-            wanted, got = logits(reference, position), logits(mine, position)
-            second, best = np.sort(wanted)[-2:]
-            return Flip(request, position, float(best - second), float(np.abs(wanted - got).max()))
-    return None
+def compare(answers: Sequence[Answer], references: Sequence[Answer]) -> Compared:
+    errors, gaps = [], []
+    for mine, reference in zip(answers, references, strict=True):
+        for position, (a, b) in enumerate(zip(mine.tokens, reference.tokens, strict=False)):
+            wanted = logits(reference, position)
+            errors.append(float(np.abs(wanted - logits(mine, position)).max()))
+            if a != b:
+                second, best = np.sort(wanted)[-2:]
+                gaps.append(float(best - second))
+                break  # what follows are answers to different texts
+    return Compared(max(errors), len(errors), tuple(gaps))
+
+
+def require_only_rounding(compared: Compared, rounding: float) -> None:
+    """Both the logits and the gaps at every other token are within the rounding, measured apart from this run."""
+    print(f"{len(compared.gaps)} of {compared.positions} tokens differ; gaps {compared.gaps}, rounding {rounding:.3g}")
+    assert compared.error <= 2 * rounding
+    assert all(gap <= 2 * rounding for gap in compared.gaps)
+
+
+def one_process(dtype: str) -> Plan:
+    return split(30, slots=1, context=128, dtypes=dtype, chunk=128)
 
 
 @pytest.fixture(scope="module")
 def alone(demo: Opened) -> Sequence[Answer]:
-    """One process, one request at a time."""
-    return run(split(30, slots=1, context=128, dtypes="bfloat16", chunk=128), demo)
+    """One bfloat16 process, one request at a time."""
+    return run(one_process("bfloat16"), demo)
+
+
+@pytest.fixture(scope="module")
+def rounding(demo: Opened, alone: Sequence[Answer]) -> float:
+    """How far one bfloat16 process is off one float32 process."""
+    return compare(alone, run(one_process("float32"), demo)).error
 
 
 @pytest.mark.parametrize(
@@ -69,18 +93,10 @@ def alone(demo: Opened) -> Sequence[Answer]:
     ],
     ids=["6 users", "2 stages, 2 micro-batches", "3 stages, 3 micro-batches"],
 )
-def test_tokens_differ_only_within_rounding(plan: Plan, demo: Opened, alone: Sequence[Answer]) -> None:
-    answers = run(plan, demo)
-    flips = [
-        flip
-        for request, (mine, reference) in enumerate(zip(answers, alone, strict=True))
-        if (flip := first_flip(request, mine, reference)) is not None
-    ]
-    print(f"{len(flips)} of {len(QUESTIONS)} answers take another turn: {flips}")
-    for flip in flips:
-        assert flip.gap <= 2 * flip.rounding, flip
-    compared = sum(len(one.tokens) for one in alone)
-    assert len(flips) <= 0.05 * compared
+def test_tokens_differ_only_within_rounding(plan: Plan, demo: Opened, alone: Sequence[Answer], rounding: float) -> None:
+    compared = compare(run(plan, demo), alone)
+    assert compared.positions > 40
+    require_only_rounding(compared, rounding)
 
 
 def test_one_request_alone_gives_the_same_bits_on_any_split(demo: Opened, alone: Sequence[Answer]) -> None:
@@ -90,9 +106,18 @@ def test_one_request_alone_gives_the_same_bits_on_any_split(demo: Opened, alone:
     assert [one.logits for one in answers] == [one.logits for one in alone]
 
 
-def test_a_wrong_token_is_not_excused(alone: Sequence[Answer]) -> None:
-    """The seeded fault: a token that was not among the two best."""
-    wrong = Answer(alone[0].prompt_tokens, [int(np.argsort(logits(alone[0], 0))[-50])], "", alone[0].logits)
-    flip = first_flip(0, wrong, alone[0])
-    assert flip is not None
-    assert flip.gap > 2 * flip.rounding
+def test_a_faulty_stage_is_not_taken_for_rounding(
+    demo: Opened, alone: Sequence[Answer], rounding: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    original = rank_module.load_stage
+
+    def faulty(index, first, end, dtype, progress=None):  # type: ignore[no-untyped-def]
+        tensors = original(index, first, end, dtype, progress)
+        if first > 0:
+            tensors["layers.20.down.weight"] *= 1.5
+        return tensors
+
+    monkeypatch.setattr(rank_module, "load_stage", faulty)
+    compared = compare(run(split(15, 15, slots=1, context=128, dtypes="bfloat16", chunk=128), demo), alone)
+    with pytest.raises(AssertionError):
+        require_only_rounding(compared, rounding)

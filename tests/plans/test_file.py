@@ -82,6 +82,20 @@ def with_stage(**changes: object) -> Plan:
     return replace(made, layout=replace(made.layout, stages=(first, *made.layout.stages[1:])))
 
 
+def swapped() -> Plan:
+    made = plan()
+    first, second = made.layout.stages
+    stages = (replace(first, ranks=(1,)), replace(second, ranks=(0,)))
+    return replace(made, layout=replace(made.layout, stages=stages))
+
+
+def tensor_split() -> Plan:
+    made = plan()
+    first, second = made.layout.stages
+    stages = (replace(first, ranks=(0, 1)), replace(second, ranks=(2, 3)))
+    return replace(made, layout=replace(made.layout, axes={"pp": 2, "tp": 2}, stages=stages))
+
+
 @pytest.mark.parametrize(
     ("made", "message"),
     [
@@ -94,6 +108,9 @@ def with_stage(**changes: object) -> Plan:
             "stage 0 stores weights as float32 but computes in bfloat16: not supported",
         ),
         (with_stage(threads=0), "stage 0 has 0 threads, but needs at least 1"),
+        (with_stage(device="cuda"), "stage 0 is on device 'cuda', but only 'cpu' can be run yet"),
+        (swapped(), "stage 0 is on ranks [1], but must be on rank 0 alone"),
+        (tensor_split(), "the plan splits along tp, but only pp can be run yet"),
     ],
 )
 def test_plans_that_cannot_be(made: Plan, message: str) -> None:

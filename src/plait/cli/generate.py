@@ -50,7 +50,9 @@ def read_prompts(prompt: str | None, file: Path | None) -> list[str]:
 @verb
 def generate(
     prompt: Annotated[str | None, typer.Argument(help="What to ask.", show_default=False)] = None,
-    model: Annotated[str, typer.Option(help="demo, a directory, a .gguf file, or a Hugging Face id.")] = "demo",
+    model: Annotated[
+        str | None, typer.Option(help="demo (also where none is given), a directory, a .gguf file, a Hugging Face id.")
+    ] = None,
     pp: Annotated[int | None, typer.Option("--pp", "--stages", help="Pipeline stages.")] = None,
     layers: Annotated[str | None, typer.Option(help=_LAYERS_HELP)] = None,
     plan: Annotated[Path | None, typer.Option(help="A plan file; it decides on the split.")] = None,

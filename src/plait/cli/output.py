@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import os
 import sys
 from collections.abc import Callable, Mapping
 from typing import Any, NoReturn, ParamSpec
@@ -11,7 +12,7 @@ from typing import Any, NoReturn, ParamSpec
 import typer
 from rich.console import Console
 
-from plait.errors import PlaitError, UsageError
+from plait.errors import PlaitError, RunError, UsageError
 
 P = ParamSpec("P")
 
@@ -51,6 +52,11 @@ def verb(function: Callable[P, None]) -> Callable[P, None]:
             function(*args, **kwargs)
         except PlaitError as error:
             fail(error)
+        except BrokenPipeError:  # who read us has seen enough
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            raise typer.Exit(RUN_EXIT) from None
+        except OSError as error:
+            fail(RunError(f"the system says: {error}"))
         except KeyboardInterrupt:
             words().print("stopped")
             raise typer.Exit(INTERRUPT_EXIT) from None

@@ -14,7 +14,7 @@ from typing import Protocol, TypeVar
 
 import torch
 
-from plait.comm.contract import DEFAULT_TIMEOUT_S, Tag
+from plait.comm.contract import DEFAULT_TIMEOUT_S, Tag, Traffic
 from plait.plans.action import Action, Kind
 from plait.plans.layout import Layout
 from plait.plans.notation import format_action
@@ -39,6 +39,9 @@ class Messages(Protocol):
 
     def try_receive(self, source: int, tag: Tag) -> torch.Tensor | None:
         """See `comm.Endpoint.try_receive`."""
+
+    def traffic(self, to: int) -> Traffic:
+        """See `comm.Endpoint.traffic`."""
 
     def wait(
         self, ready: Callable[[], T | None], what: str, timeout_s: float = DEFAULT_TIMEOUT_S, peers: Sequence[int] = ()
@@ -85,6 +88,7 @@ class Executor:
         self._arrived: dict[Action, torch.Tensor] = {}
         self._receiving: set[Action] = set()
         self._waits: dict[Shape, tuple[tuple[int, ...], ...]] = {}
+        self._sent_bytes: dict[int, int] = {}
 
     def run(self, one: Round, skip: int = 0) -> None:
         """Do this stage's actions of a round, but the first `skip` (received already).
@@ -176,7 +180,7 @@ class Executor:
         if tensor is not None:
             if not self._messages.try_send(peer, tag, tensor):
                 return False
-            size = tensor.numel() * tensor.element_size()
+            size = self._written(peer) if self._observer is not None else 0
         else:
             ready = self._clock()
             received = self._messages.try_receive(peer, tag)
@@ -187,6 +191,13 @@ class Executor:
         if self._observer is not None:
             self._observer.finished(action, self._head_since, ready, self._clock(), size)
         return True
+
+    def _written(self, peer: int) -> int:
+        """What the transport wrote to `peer` since this was last asked: measured, not computed from the tensor."""
+        total = self._messages.traffic(peer).payload_bytes
+        written = total - self._sent_bytes.get(peer, 0)
+        self._sent_bytes[peer] = total
+        return written
 
     def _take(self, action: Action, received: torch.Tensor) -> None:
         self._receiving.discard(action)

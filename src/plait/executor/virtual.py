@@ -15,7 +15,7 @@ from typing import TypeVar
 
 import torch
 
-from plait.comm.contract import Tag
+from plait.comm.contract import Tag, Traffic
 from plait.errors import RunError
 
 T = TypeVar("T")
@@ -109,6 +109,7 @@ class VirtualLink:
     def __init__(self) -> None:
         self.free_at = 0.0
         self.messages: dict[Tag, tuple[float, torch.Tensor]] = {}
+        self.sent = Traffic(0, 0, 0, 0)
 
 
 class VirtualMessages:
@@ -130,8 +131,14 @@ class VirtualMessages:
         link.free_at = max(world.now, link.free_at) + on_link
         arrival = link.free_at + latency
         link.messages[tag] = (arrival, tensor.clone())
+        size = link.sent.payload_bytes + tensor.numel() * tensor.element_size()
+        link.sent = Traffic(link.sent.messages + 1, size, 0, 0)
         world.at(arrival, to)
         return True
+
+    def traffic(self, to: int) -> Traffic:
+        """What went to `to` so far."""
+        return self._world.link(self._rank, to).sent
 
     def try_receive(self, source: int, tag: Tag) -> torch.Tensor | None:
         """The message, once its time has come."""

@@ -11,10 +11,11 @@ from typing import Any
 from plait.generation.answer import Launch, Request, answer
 from plait.generation.launch import ProcessRanks
 from plait.generation.opened import encode_all, open_model
-from plait.generation.planning import CostsFor, Options, make_plan, measured_costs
-from plait.generation.record import new_run, run_record
+from plait.generation.planning import CostsFor, Options, make_plan, measured_costs, model_name, read_plan
+from plait.generation.record import reserved_run, run_record
 from plait.generation.verify import verify
 from plait.generation.watch import Unwatched, Watch
+from plait.plans.plan import Plan
 from plait.simulator.simulate import simulate
 from plait.timeline.record import RunRecord
 
@@ -46,17 +47,33 @@ def generate(
     """
     options, watch = options or Options(), watch or Unwatched()
     costs_for = costs_for or partial(measured_costs, say=watch.say)
-    opened = open_model(options.model, watch.say)
+    given = read_plan(options)
+    with reserved_run(run) as place:
+        return _generate(prompts, options, given, place, costs_for, launch, watch, check)
+
+
+def _generate(
+    prompts: Sequence[str],
+    options: Options,
+    given: Plan | None,
+    place: Path,
+    costs_for: CostsFor,
+    launch: Launch,
+    watch: Watch,
+    check: bool,
+) -> Result:
+    opened = open_model(model_name(options, given), watch.say)
     encoded = encode_all(opened, prompts, options.users, options.chat)
-    plan = make_plan(opened, encoded, options, costs_for)
+    plan = make_plan(opened, encoded, options, costs_for, given)
     plan = replace(plan, slots=min(plan.slots, len(encoded)))
     requests = [Request(ids, options.max_tokens, opened.stop, options.sampling) for ids in encoded]
     watch.planned(plan, opened.tokenizer, len(requests))
     if check:
         watch.say(str(verify(plan, opened.index, encoded[0], launch=launch, reference=launch)))
+    costs = costs_for(plan, opened.spec)
     outcome = answer(plan, opened.index, requests, launch, watch)
-    predicted = simulate(plan.layout, outcome.rounds, costs_for(plan, opened.spec), opened.spec)
+    predicted = simulate(plan.layout, outcome.rounds, costs, opened.spec)
     texts = tuple(opened.tokenizer.decode(one.tokens) for one in outcome.answers)
     record = run_record(opened, plan, outcome, predicted, texts)
-    place = record.save(run or new_run())
+    record.save(place)
     return Result(texts, {**record.result, "run": str(place)}, record, place)

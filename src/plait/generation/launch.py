@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, Protocol
 
@@ -70,6 +71,7 @@ class ProcessRanks:
                 pass_fds=(*descriptors, theirs.fileno()),
                 env=dict(rank_environment(layout.stages[rank].threads, all_threads(layout))),
                 stdin=subprocess.DEVNULL,
+                start_new_session=True,  # Ctrl-C is for the front, which ends its ranks
             )
         self._processes.append(process)
         self.channels.append(Channel(mine, ToFront))
@@ -95,9 +97,10 @@ class ProcessRanks:
         """See `Ranks`."""
         for channel in self.channels:
             channel.close()
+        deadline_s = time.monotonic() + _EXIT_WAIT_S
         for process in self._processes:
             try:
-                process.wait(_EXIT_WAIT_S)
+                process.wait(max(0.0, deadline_s - time.monotonic()))
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()

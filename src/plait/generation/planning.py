@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -14,13 +15,14 @@ from plait.errors import CapacityError, PlanError, RequestError, nearest
 from plait.generation.opened import Opened
 from plait.planner.capacity import require_memory
 from plait.planner.cut import proportional_layers
-from plait.planner.local import Wishes, plan_local
+from plait.planner.local import Wishes, draft_plan, plan_local
 from plait.plans.file import load_plan
 from plait.plans.layout import DTYPES, Layout
 from plait.plans.plan import GRID, Plan, check_plan
 from plait.plans.sampling import SamplingParams
 from plait.prober.host import usable_cores
 from plait.schedules.batching import check_request
+from plait.schedules.generation import LAYERWISE
 from plait.schedules.prove import prove_plan
 from plait.spec.model import ModelSpec
 
@@ -35,7 +37,7 @@ class Options:
     request numbers. With `plan` the plan file decides on the split.
     """
 
-    model: str = "demo"
+    model: str | None = None
     stages: int | None = None
     layers: tuple[int, ...] | None = None
     proportional: bool = False
@@ -52,6 +54,19 @@ class Options:
     chat: bool | None = None
 
 
+_DECIDED_BY_PLAN = {
+    "stages": None,
+    "layers": None,
+    "schedule": "auto",
+    "micro_batches": None,
+    "chunk": None,
+    "dtype": "auto",
+    "context": None,
+    "threads": None,
+}
+"""What a plan file says itself, and the value of the option where nobody gave it."""
+
+
 def measured_costs(plan: Plan, spec: ModelSpec, say: Callable[[str], None] | None = None) -> Costs:
     """What this host was measured to take, or is measured now."""
     from plait.prober.local import local_costs
@@ -59,16 +74,38 @@ def measured_costs(plan: Plan, spec: ModelSpec, say: Callable[[str], None] | Non
     return local_costs(plan.layout, spec, -(-plan.slots // plan.micro_batches), say=say)
 
 
-def make_plan(opened: Opened, prompts: Sequence[Sequence[int]], options: Options, costs_for: CostsFor) -> Plan:
-    """Errors: PlanError, RequestError, CapacityError, each before anything is started."""
-    plan = _from_file(options.plan, opened) if options.plan else _chosen(opened, prompts, options, costs_for)
+def make_plan(
+    opened: Opened,
+    prompts: Sequence[Sequence[int]],
+    options: Options,
+    costs_for: CostsFor,
+    given: Plan | None = None,
+) -> Plan:
+    """The plan `given`, checked, or the fastest. Errors: PlanError, RequestError, CapacityError; nothing is started."""
+    plan = _chosen(opened, prompts, options, costs_for) if given is None else _from_file(given, opened)
     for number, prompt in enumerate(prompts):
         check_request(number, len(prompt), options.max_tokens, plan.context)
     return plan
 
 
-def _from_file(path: Path, opened: Opened) -> Plan:
-    plan = load_plan(path)
+def read_plan(options: Options) -> Plan | None:
+    """The plan of the options' file, if they name one. Errors: PlanError, also for options that it would overrule."""
+    if options.plan is None:
+        return None
+    overruled = [
+        f"--{name.replace('_', '-')}" for name, unset in _DECIDED_BY_PLAN.items() if getattr(options, name) != unset
+    ]
+    if overruled:
+        raise PlanError(f"the plan file decides on the split, so {', '.join(overruled)} cannot be given beside --plan")
+    return load_plan(options.plan)
+
+
+def model_name(options: Options, plan: Plan | None) -> str:
+    """The model asked for: by name, by the plan, or else the demo."""
+    return options.model or (plan.model if plan is not None else "demo")
+
+
+def _from_file(plan: Plan, opened: Opened) -> Plan:
     check_plan(plan, opened.spec)
     prove_plan(plan)
     require_memory(plan, opened.spec, free_memory(plan.layout))
@@ -82,14 +119,15 @@ def _chosen(opened: Opened, prompts: Sequence[Sequence[int]], options: Options, 
         wishes = _wishes(opened, prompts, options, dtype)
         for number, prompt in enumerate(prompts):
             check_request(number, len(prompt), options.max_tokens, wishes.context)
-        plan = plan_local(opened.spec, wishes, lambda draft: costs_for(draft, opened.spec))
-        try:
-            require_memory(plan, opened.spec, free_memory(plan.layout))
+        draft = draft_plan(opened.spec, wishes, LAYERWISE, 1, GRID)
+        try:  # on one host the cut hardly matters; asked before anything is measured
+            require_memory(draft, opened.spec, free_memory(draft.layout))
         except CapacityError:
             if dtype == dtypes[-1]:
                 raise
         else:
             break
+    plan = plan_local(opened.spec, wishes, lambda draft: costs_for(draft, opened.spec))
     return plan if dtype == dtypes[0] else replace(plan, reason=f"{plan.reason}; bfloat16, as float32 does not fit")
 
 
@@ -151,4 +189,14 @@ def free_memory(layout: Layout) -> dict[str, int]:
     hosts = {stage.host for stage in layout.stages}
     if len(hosts) != 1:
         raise PlanError(f"the plan names hosts {sorted(hosts)}, but only one host can be started from here")
-    return {hosts.pop(): psutil.virtual_memory().available}
+    return {hosts.pop(): min(psutil.virtual_memory().available, *_container_free())}
+
+
+def _container_free() -> list[int]:
+    """What the container that this process is in leaves free, where it has a limit (cgroup v2)."""
+    folder = Path("/sys/fs/cgroup")
+    try:
+        most, used = ((folder / name).read_text().strip() for name in ("memory.max", "memory.current"))
+    except OSError:
+        return [sys.maxsize]
+    return [int(most) - int(used)] if most.isdigit() and used.isdigit() else [sys.maxsize]

@@ -11,6 +11,8 @@ import numpy.typing as npt
 from plait.errors import ParityError
 from plait.generation.answer import Answer, Launch, Request, answer
 from plait.generation.launch import ProcessRanks
+from plait.generation.planning import free_memory
+from plait.planner.capacity import require_memory
 from plait.plans.layout import Layout, Stage
 from plait.plans.plan import Plan
 from plait.weights.index import WeightsIndex
@@ -52,11 +54,13 @@ def verify(
     """Run `prompt` through the plan and through one float32 process, greedily, and compare the logits.
 
     The error is max|a − b| ÷ max|b| of a token's logits. With bfloat16 stages the bound is what one bfloat16 process
-    is off itself, doubled. Errors: ParityError where the split is outside the bound.
+    is off itself, doubled. Errors: ParityError where the split is outside the bound,
+    CapacityError where one process cannot hold the model.
     """
     request = Request(tuple(prompt), min(tokens, plan.context - len(prompt)), logits=True)
 
     def run(one: Plan, start: Launch) -> Answer:
+        require_memory(one, index.spec, free_memory(one.layout))
         return answer(one, index, [request], start).answers[0]
 
     whole = run(_one_process(plan, "float32"), reference)

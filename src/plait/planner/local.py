@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from plait.costs.protocol import Costs
+from plait.errors import PlanError
 from plait.planner.cut import Cut, balanced_cut, cut_by_hand, require_stages
 from plait.plans.layout import Layout, Stage
 from plait.plans.plan import GRID, Plan, check_plan
@@ -68,6 +69,11 @@ def plan_local(spec: ModelSpec, wishes: Wishes, costs_of: CostsOf) -> Plan:
     """The fastest plan within the wishes, with its reason. Errors: PlanError, RequestError."""
     if wishes.schedule != "auto":
         require_schedule(wishes.schedule)
+    if wishes.schedule == LAYERWISE and wishes.micro_batches not in (None, 1):
+        raise PlanError(
+            f"{wishes.micro_batches} micro-batches were asked for, but layer-wise has one in flight: "
+            f"--schedule pipelined --micro-batches {wishes.micro_batches} has them all"
+        )
     require_stages(wishes.stage_count, spec.layers)
     if wishes.layers is not None:
         cut_by_hand(wishes.layers, spec.layers, wishes.stages)
@@ -90,7 +96,7 @@ def _ways(wishes: Wishes) -> Iterator[tuple[str, int]]:
     asked = wishes.micro_batches
     if wishes.schedule in ("auto", LAYERWISE) and asked in (None, 1):
         yield LAYERWISE, 1
-    if wishes.schedule == PIPELINED or (wishes.schedule == "auto" and stages > 1):
+    if wishes.schedule == PIPELINED or (wishes.schedule == "auto" and (stages > 1 or asked not in (None, 1))):
         most = max(1, min(stages, users))
         yield from ((PIPELINED, count) for count in ([asked] if asked else range(1, most + 1)))
 
@@ -106,11 +112,13 @@ def _chunks(wishes: Wishes, schedule: str) -> Sequence[int]:
     return sorted({min(grid, chunk) for chunk in _CHUNKS})
 
 
-def _plan(spec: ModelSpec, wishes: Wishes, schedule: str, micro_batches: int, chunk: int, costs_of: CostsOf) -> Plan:
+def draft_plan(spec: ModelSpec, wishes: Wishes, schedule: str, micro_batches: int, chunk: int) -> Plan:
+    """The plan with equal stages: all but the cut, for which costs are needed."""
     stages = wishes.stage_count
     at_once = 1 if schedule == LAYERWISE else min(stages, wishes.cores)
     threads = wishes.threads or max(1, wishes.cores // at_once)
-    draft = Plan(
+    require_stages(stages, spec.layers)
+    return Plan(
         wishes.model,
         _layout(_even(spec.layers, stages), wishes.dtype, threads, max(_LEAST_CAPACITY, 2 * micro_batches)),
         schedule,
@@ -119,7 +127,12 @@ def _plan(spec: ModelSpec, wishes: Wishes, schedule: str, micro_batches: int, ch
         wishes.context,
         len(wishes.prompts),
     )
+
+
+def _plan(spec: ModelSpec, wishes: Wishes, schedule: str, micro_batches: int, chunk: int, costs_of: CostsOf) -> Plan:
+    draft = draft_plan(spec, wishes, schedule, micro_batches, chunk)
     cut = cut_by_hand(wishes.layers, spec.layers) if wishes.layers else _cut(spec, wishes, draft, costs_of(draft))
+    threads = draft.layout.stages[0].threads
     return replace(draft, layout=_layout(cut, wishes.dtype, threads, draft.layout.link_capacity))
 
 

@@ -34,6 +34,7 @@ class Plan:
 def check_plan(plan: Plan, spec: ModelSpec) -> None:
     """The plan fits the model and itself. Errors: PlanError."""
     check_layout(plan.layout, spec.layers)
+    _check_axes(plan)
     for index, stage in enumerate(plan.layout.stages):
         for name, value in (("dtype", stage.dtype), ("weights", stage.weights)):
             if value not in DTYPES:
@@ -54,3 +55,15 @@ def check_plan(plan: Plan, spec: ModelSpec) -> None:
             f"context is {plan.context} positions, but {spec.name} was made for at most {spec.max_positions}: "
             f"{plan.context - spec.max_positions} too many"
         )
+
+
+def _check_axes(plan: Plan) -> None:
+    """What this version can run: stages alone, stage i on rank i, on the CPU."""
+    others = [axis for axis, size in plan.layout.axes.items() if axis != "pp" and size != 1]
+    if others:
+        raise PlanError(f"the plan splits along {', '.join(others)}, but only pp can be run yet")
+    for index, stage in enumerate(plan.layout.stages):
+        if stage.ranks != (index,):
+            raise PlanError(f"stage {index} is on ranks {list(stage.ranks)}, but must be on rank {index} alone")
+        if stage.device != "cpu":
+            raise PlanError(f"stage {index} is on device {stage.device!r}, but only 'cpu' can be run yet")

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from plait.plans.action import Action, Kind, Lane
 from plait.plans.layout import Layout
-from plait.plans.round import MicroBatch, Row
+from plait.plans.round import MicroBatch
 
 DTYPE_BYTES: Mapping[str, int] = {"float32": 4, "bfloat16": 2, "float64": 8}
 TOKEN_BYTES = 8
@@ -83,8 +83,3 @@ def link(action: Action, stages: int) -> Link:
     """The link that a send or receive uses."""
     other = partner(action, stages)
     return Link(action.stage, other.stage) if action.kind.sends else Link(other.stage, action.stage)
-
-
-def needs_token(row: Row, prompt_length: int) -> bool:
-    """True where the row's token is one that the model sampled, not one of the prompt."""
-    return row.start >= prompt_length

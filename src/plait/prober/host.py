@@ -74,13 +74,15 @@ class Others:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         busy_s, our_s, began_s = self._before
         others_s = (_busy_s() - busy_s) - (_our_s() - our_s)
-        self.share = max(0.0, others_s / (usable_cores() * (time.monotonic() - began_s)))
+        self.share = min(1.0, max(0.0, others_s / (usable_cores() * (time.monotonic() - began_s))))
 
 
 def _busy_s() -> float:
-    """Seconds that all cores were busy, since the system began."""
-    times = psutil.cpu_times()
-    return float(times.user + times.system + getattr(times, "nice", 0.0) + getattr(times, "steal", 0.0))
+    """Seconds that the cores that we may use were busy, since the system began."""
+    each = psutil.cpu_times(percpu=True)
+    ours = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else range(len(each))
+    times = [each[core] for core in ours if core < len(each)]
+    return sum(one.user + one.system + getattr(one, "nice", 0.0) + getattr(one, "steal", 0.0) for one in times)
 
 
 def _our_s() -> float:

@@ -8,6 +8,7 @@ another, and no less when they overlap.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import pairwise
 
 from plait.errors import PlanError
 from plait.plans.check import check_rounds
@@ -30,25 +31,46 @@ def prove_plan(plan: Plan) -> None:
 
 
 def _shapes(plan: Plan, stages: int) -> Iterator[Round]:
-    """Every kind of work, after every kind of work, dealt alike or anew; and the round that only drains."""
+    """Every kind of work after every kind that may come before it, dealt alike or anew; and rounds that only drain.
+
+    Of decoding rounds those of neighbouring sizes follow each other here, and a single micro-batch follows all: what is
+    carried over is token messages in order; how many there are, and where they are needed, is all that matters.
+    """
     works = list(_works(plan))
     for before in works:
         first = make_round(0, stages, before, (), plan.schedule)
         yield first
         for work in (*works, ()):
-            for front in range(len(first.carried_out) + 1):
-                yield make_round(1, stages, work, first.carried_out, plan.schedule, front)
+            if len(work) > 1 and abs(len(work) - len(before)) > 1:
+                continue
+            for front in {0, 1, len(first.carried_out)}:
+                if front <= len(first.carried_out):
+                    yield make_round(1, stages, work, first.carried_out, plan.schedule, front)
+    yield from _overdue(plan, stages)
+
+
+def _overdue(plan: Plan, stages: int) -> Iterator[Round]:
+    """A token that nothing needs, while the chunks of another prompt go through: carried on until it is old."""
+    first, other = _chunk(plan, 0, samples=True), _chunk(plan, 1, samples=False)
+    one = make_round(0, stages, (first,), (), plan.schedule)
+    for number in range(1, stages + 3):
+        one = make_round(number, stages, (other,), one.carried_out, plan.schedule)
+        yield one
 
 
 def _works(plan: Plan) -> Iterator[tuple[MicroBatch, ...]]:
     for samples in (False, True):
-        yield (MicroBatch((Row(0, 0, 0, plan.chunk, samples),)),)
+        yield (_chunk(plan, 0, samples),)
+    users = list(range(plan.slots))
     for count in range(1, min(plan.micro_batches, plan.slots) + 1):
-        users = list(range(plan.slots))
-        yield tuple(_decoding(users[part::count]) for part in range(count))
-        yield tuple(
-            _decoding(users[part * len(users) // count : (part + 1) * len(users) // count]) for part in range(count)
-        )
+        bounds = [part * len(users) // count for part in range(count + 1)]
+        yield tuple(_decoding(users[first:end]) for first, end in pairwise(bounds))
+        if count == min(plan.micro_batches, plan.slots):
+            yield tuple(_decoding(users[part::count]) for part in range(count))
+
+
+def _chunk(plan: Plan, request: int, samples: bool) -> MicroBatch:
+    return MicroBatch((Row(request, request, 0, plan.chunk, samples),))
 
 
 def _decoding(requests: list[int]) -> MicroBatch:
