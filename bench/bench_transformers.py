@@ -8,12 +8,16 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from harness import OpenModel, demo, make_plan, ratio, table, verdict
 
 from plait.generation.opened import Opened
 from plait.prober.host import rank_environment
-from plait.weights.source import resolve_model
+
+if TYPE_CHECKING:
+    import torch
+    from transformers import LlamaForCausalLM
 
 PREFILL, TOKENS, REPETITIONS = 128, 40, 5
 WANTED = {"float32": (1.1, 1.2), "bfloat16": (1.3, 1.2)}
@@ -52,11 +56,9 @@ class Transformers:
 def serve(dtype: str, threads: int) -> None:
     """The other process: reads questions, generates, prints seconds."""
     import torch
-    from transformers import AutoModelForCausalLM
 
     torch.set_num_threads(threads)
-    path = resolve_model("demo").path
-    model = AutoModelForCausalLM.from_pretrained(path.parent, gguf_file=path.name, dtype=getattr(torch, dtype)).eval()
+    model = their_model(getattr(torch, dtype))
     print("ready", flush=True)
     for line in sys.stdin:
         count, *ids = map(int, line.split())
@@ -68,6 +70,34 @@ def serve(dtype: str, threads: int) -> None:
                 prompt, attention_mask=mask, min_new_tokens=count, max_new_tokens=count, do_sample=False, pad_token_id=0
             )
         print(time.perf_counter() - start, flush=True)
+
+
+def their_model(dtype: torch.dtype) -> LlamaForCausalLM:
+    """The demo model as transformers has it, with the weights that it reads from the same file itself."""
+    from transformers import LlamaConfig, LlamaForCausalLM
+    from transformers.modeling_gguf_pytorch_utils import load_gguf_checkpoint
+
+    opened = demo()
+    spec, rope = opened.spec, opened.spec.rope
+    assert rope is not None
+    config = LlamaConfig(
+        vocab_size=spec.vocab,
+        hidden_size=spec.hidden,
+        intermediate_size=spec.intermediate,
+        num_hidden_layers=spec.layers,
+        num_attention_heads=spec.heads,
+        num_key_value_heads=spec.kv_heads,
+        max_position_embeddings=spec.max_positions,
+        rms_norm_eps=spec.norm_eps,
+        rope_parameters={"rope_type": "default", "rope_theta": rope.theta},
+        tie_word_embeddings=True,
+    )
+    model = LlamaForCausalLM(config)
+    tensors = load_gguf_checkpoint(opened.index.source, return_tensors=True, model_to_load=model)["tensors"]
+    missing = model.load_state_dict(tensors, strict=False).missing_keys
+    assert missing in ([], ["lm_head.weight"]), missing
+    model.tie_weights()
+    return model.to(dtype).eval()
 
 
 def bandwidth(threads: int) -> float:

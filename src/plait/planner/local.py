@@ -172,7 +172,8 @@ def _simulated(spec: ModelSpec, wishes: Wishes, plan: Plan, costs_of: CostsOf) -
     tokens = min(wishes.max_tokens, _FORECAST_TOKENS)
     rounds = forecast_rounds(plan, wishes.prompts, tokens)
     timeline = simulate(plan.layout, rounds, costs_of(plan), spec)
-    a_token = generation_metrics(timeline, rounds)["time_per_token_s"]
+    rate = generation_metrics(timeline, rounds)["decode_tokens_per_s"]
+    a_token = len(wishes.prompts) / rate if rate else 0.0  # for all users together, once all have begun
     return Candidate(plan, timeline.makespan_s + (wishes.max_tokens - tokens) * a_token, a_token)
 
 
