@@ -54,9 +54,9 @@ def chosen(costs: Weighing, **changes: object) -> Plan:
 def test_where_weights_are_read_once_for_all_users_one_micro_batch_wins() -> None:
     """A micro-batch costs the same however many rows it has: halves would read the weights twice.
 
-    By hand, 12 layers of 1 ms, 4 prompts of a chunk each, 20 tokens, the first of them with its chunk. Layer-wise with two
-    threads 6 ms a pass: 4 × 6 + 19 × 6. One-thread stages of 6 ms: (4 + 1) × 6 + 19 × 12, with one micro-batch (two passes
-    of 6) as with two (two micro-batches of 6 each).
+    By hand, 12 layers of 1 ms, 4 prompts of a chunk each, 20 tokens, the first of them with its chunk. Layer-wise with
+    two threads 6 ms a pass: 4 × 6 + 19 × 6. One-thread stages of 6 ms: (4 + 1) × 6 + 19 × 12, with one micro-batch
+    (two passes of 6) as with two (two micro-batches of 6 each).
     """
     plan = chosen(Weighing(base_s=0.001, row_s=0.0))
     assert (plan.schedule, plan.micro_batches, plan.layout.stages[0].threads) == ("layerwise", 1, 2)
