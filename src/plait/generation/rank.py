@@ -23,6 +23,7 @@ from plait.generation.protocol import Failed, Finished, Logits, Progress, Ready,
 from plait.generation.worker import LogitsOf, StageWorker
 from plait.nn.cache import KVCache
 from plait.nn.decoder import StageModel
+from plait.nn.dtypes import TORCH_DTYPES
 from plait.plans.file import plan_from_text
 from plait.plans.plan import Plan
 from plait.timeline.record import RoundRecipe
@@ -31,8 +32,6 @@ from plait.weights.index import WeightsIndex
 from plait.weights.load import load_stage
 
 _REPORT_EVERY_S = 0.1
-
-TORCH_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 
 def run_rank(rank: int, plan: Plan, index: WeightsIndex, endpoint: Endpoint, front: Front, *, trace: bool) -> None:

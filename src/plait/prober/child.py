@@ -18,6 +18,7 @@ import torch
 from plait.nn.batch import Batch
 from plait.nn.cache import KVCache
 from plait.nn.decoder import StageModel
+from plait.nn.dtypes import TORCH_DTYPES
 from plait.nn.sampling import sample
 from plait.plans.round import MicroBatch, Row
 from plait.plans.sampling import SamplingParams
@@ -32,14 +33,12 @@ weights have left the caches too."""
 _WARM_UP = 64
 """Positions up to which a shape is computed once before it is measured: what the first time costs matters there."""
 
-_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
-
 
 class Piece:
     """A stage of the measured model, with its cache."""
 
     def __init__(self, job: Job, spec: ModelSpec, first: int, end: int) -> None:
-        dtype = _DTYPES[job.dtype]
+        dtype = TORCH_DTYPES[job.dtype]
         tensors = {name: _random(shape, dtype, name) for name, shape in stage_tensors(spec, first, end).items()}
         self.layers = end - first
         self.model = StageModel(spec, first, end, tensors, dtype, rows=job.packed_for)
@@ -61,7 +60,7 @@ class Bench:
         layers = job.share + rest + 2
         windows = tuple(job.spec.windows[i % job.spec.layers] for i in range(layers))
         spec = replace(job.spec, layers=layers, windows=windows, max_positions=max(job.context, job.spec.max_positions))
-        self._spec, self._dtype = spec, _DTYPES[job.dtype]
+        self._spec, self._dtype = spec, TORCH_DTYPES[job.dtype]
         self._share = Piece(job, spec, 1, 1 + job.share)
         self._whole = job.layers > 0
         if self._whole:
