@@ -11,31 +11,52 @@ class Lane(Enum):
 
     COMPUTE = "compute"
     P2P = "p2p"
+    REDUCE = "reduce"
 
 
 class Kind(Enum):
-    """What an action does. The value is its letters in the notation."""
+    """What an action does. The value is its letters in the notation.
+
+    A schedule uses `BACKWARD`, or its two halves: `BACKWARD_INPUT` (the gradient that the stage before waits for) and
+    `BACKWARD_WEIGHT` (which only the reduction and the optimizer wait for). `REDUCE_GRADIENTS`, `OPTIMIZER` and
+    `GATHER_PARAMETERS` (what ZeRO-1 sharded) are of a whole stage: their micro-batch is 0.
+    """
 
     FORWARD = "F"
+    BACKWARD = "B"
+    BACKWARD_INPUT = "I"
+    BACKWARD_WEIGHT = "W"
+    OPTIMIZER = "O"
     SEND_FORWARD = "SF"
     RECEIVE_FORWARD = "RF"
+    SEND_BACKWARD = "SB"
+    RECEIVE_BACKWARD = "RB"
     SEND_TOKENS = "ST"
     RECEIVE_TOKENS = "RT"
+    REDUCE_GRADIENTS = "G"
+    GATHER_PARAMETERS = "A"
 
     @property
     def lane(self) -> Lane:
         """The lane that keeps this kind in order."""
-        return Lane.COMPUTE if self is Kind.FORWARD else Lane.P2P
+        return _LANE_OF[self.value]
 
     @property
     def sends(self) -> bool:
         """True for the kinds that put a message on a link."""
-        return self in (Kind.SEND_FORWARD, Kind.SEND_TOKENS)
+        return self in (Kind.SEND_FORWARD, Kind.SEND_BACKWARD, Kind.SEND_TOKENS)
 
     @property
     def receives(self) -> bool:
         """True for the kinds that take a message off a link."""
-        return self in (Kind.RECEIVE_FORWARD, Kind.RECEIVE_TOKENS)
+        return self in (Kind.RECEIVE_FORWARD, Kind.RECEIVE_BACKWARD, Kind.RECEIVE_TOKENS)
+
+
+_LANE_OF = (
+    dict.fromkeys(("F", "B", "I", "W", "O"), Lane.COMPUTE)
+    | dict.fromkeys(("SF", "RF", "SB", "RB", "ST", "RT"), Lane.P2P)
+    | dict.fromkeys(("G", "A"), Lane.REDUCE)
+)
 
 
 class Action(NamedTuple):

@@ -27,10 +27,22 @@ class _StageTable(Table):
     threads: int = 1
     device: str = "cpu"
     host: str = "localhost"
+    devices: list[str] = Field(default=[])
+    shares: list[int] = Field(default=[])
 
     def stage(self) -> Stage:
         first, end = self.layers
-        return Stage((first, end), tuple(self.ranks), self.dtype, self.weights, self.threads, self.device, self.host)
+        return Stage(
+            (first, end),
+            tuple(self.ranks),
+            self.dtype,
+            self.weights,
+            self.threads,
+            self.device,
+            self.host,
+            tuple(self.devices),
+            tuple(self.shares),
+        )
 
 
 class _PlanTable(Table):
@@ -63,9 +75,14 @@ def dump_plan(plan: Plan) -> str:
         "epoch": layout.epoch,
         "reason": plan.reason,
         "axes": dict(layout.axes),
-        "stages": [asdict(stage) for stage in layout.stages],
+        "stages": [_stage_values(stage) for stage in layout.stages],
     }
     return tomli_w.dumps(values)
+
+
+def _stage_values(stage: Stage) -> dict[str, Any]:
+    """The stage's table, without the lists that are empty."""
+    return {key: value for key, value in asdict(stage).items() if value != ()}
 
 
 def plan_from_table(values: dict[str, Any], what: str = "the plan") -> Plan:

@@ -13,7 +13,11 @@ DTYPES = ("bfloat16", "float32")
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """A contiguous run of layers [first, end) on `ranks`, computed in `dtype` with weights stored as `weights`."""
+    """A contiguous run of layers [first, end) on `ranks`, computed in `dtype` with weights stored as `weights`.
+
+    `devices`: the cluster's name of each rank's device. `shares`: query heads that each rank of a tensor group holds;
+    empty means as even as they divide.
+    """
 
     layers: tuple[int, int]
     ranks: tuple[int, ...]
@@ -22,6 +26,8 @@ class Stage:
     threads: int = 1
     device: str = "cpu"
     host: str = "localhost"
+    devices: tuple[str, ...] = ()
+    shares: tuple[int, ...] = ()
 
     @property
     def layer_count(self) -> int:
@@ -48,6 +54,14 @@ class Layout:
     def ranks(self) -> int:
         """Number of ranks: the product of the axes."""
         return prod(self.axes.values())
+
+    @property
+    def positions(self) -> tuple[tuple[int, ...], ...]:
+        """The stages of each pipeline position: those of the same ranks are one position's (virtual stages)."""
+        held: dict[tuple[int, ...], list[int]] = {}
+        for index, stage in enumerate(self.stages):
+            held.setdefault(stage.ranks, []).append(index)
+        return tuple(map(tuple, held.values()))
 
     @property
     def cut(self) -> tuple[tuple[int, int], ...]:

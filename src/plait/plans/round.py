@@ -11,7 +11,8 @@ from plait.plans.action import Action
 class Row(NamedTuple):
     """Positions [start, start + length) of one request, whose cache lies in `slot`.
 
-    `samples`: the row's last position yields a token.
+    `samples`: the row's last position yields a token. In training a row is a whole sequence: `request` is its number in
+    the step's batch, and it samples nothing.
     """
 
     request: int
@@ -47,7 +48,7 @@ class Carried(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """What every pipeline position does, beside the work. Position i is stage i.
+    """What every pipeline position does, beside the work. `Layout.positions` says which stages a position holds.
 
     `carried_in` was in flight when the round began, `carried_out` is when it ends.
     """

@@ -47,13 +47,18 @@ class Host:
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """`flops` in FLOP/s that the device reaches, for each dtype; `memory_bandwidth` in bytes/s."""
+    """`flops` in FLOP/s of the device, for each dtype; `memory_bandwidth` in bytes/s.
+
+    `profile` names the efficiency curves (costs.profiles) that say how much of those figures real work reaches; without
+    one, or with a name never heard of, the figures are taken through a plain default and marked "not calibrated".
+    """
 
     name: str
     host: str
     memory_bytes: int
     flops: Mapping[str, float]
     memory_bandwidth: float
+    profile: str | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "flops", MappingProxyType(dict(self.flops)))
@@ -70,16 +75,39 @@ class Link:
 
 
 @dataclass(frozen=True, slots=True)
+class Wire:
+    """What joins two devices where no link of their own does. Bandwidths in bytes/s.
+
+    `bandwidth`: what one device sends at most. `host_bandwidth`: what all devices of a host together send at most to
+    other hosts; None inside a host.
+    """
+
+    latency_s: float
+    bandwidth: float
+    host_bandwidth: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Network:
+    """The same wire inside every host, and the same one between any two: thousands of devices need no list of links."""
+
+    within_host: Wire
+    between_hosts: Wire
+
+
+@dataclass(frozen=True, slots=True)
 class Cluster:
     """Raises SpecError where names do not fit together, or two devices have no link in one of the directions."""
 
     hosts: tuple[Host, ...]
     devices: tuple[Device, ...]
-    links: tuple[Link, ...]
+    links: tuple[Link, ...] = ()
+    network: Network | None = None
 
     def __post_init__(self) -> None:
         _check_names(self)
-        _check_links(self)
+        if self.network is None:
+            _check_links(self)
 
     def device(self, name: str) -> Device:
         """The device of that name. Raises SpecError, with the nearest one, where there is none."""
@@ -89,8 +117,12 @@ class Cluster:
         raise SpecError(f"no device {name!r} in the cluster; {nearest(name, [each.name for each in self.devices])}")
 
     def link(self, source: str, target: str) -> Link:
-        """The link between two devices: their own, or else that of their hosts."""
-        found = _find_link(self, self.device(source), self.device(target))
+        """The link between two devices: their own, or else that of their hosts, or else the network's wire."""
+        ends = self.device(source), self.device(target)
+        found = _find_link(self, *ends)
+        if found is None and self.network is not None:
+            wire = self.network.within_host if ends[0].host == ends[1].host else self.network.between_hosts
+            found = Link(source, target, wire.latency_s, wire.bandwidth)
         if found is None:
             raise SpecError(f"no link from {source!r} to {target!r}")
         return found

@@ -46,6 +46,26 @@ class Job:
         return self.prompt_tokens + self.max_tokens if self.context is None else self.context
 
 
+@dataclass(frozen=True, slots=True)
+class TrainingJob:
+    """Training: steps of `batch` sequences of `sequence` tokens. Raises SpecError for figures that cannot be right.
+
+    `dtype` is what is computed in; weights, gradients and optimizer states follow the mixed-precision recipe in
+    `costs.states`. `attention`: "fused" never stores the scores (flash attention), "unfused" does.
+    """
+
+    batch: int
+    sequence: int
+    dtype: str = "bfloat16"
+    attention: Literal["fused", "unfused"] = "fused"
+    task: Literal["train"] = "train"
+
+    def __post_init__(self) -> None:
+        for name in ("batch", "sequence"):
+            if getattr(self, name) < 1:
+                raise SpecError(f"job: {name} is {getattr(self, name)}, but must be at least 1")
+
+
 class _JobTable(Table):
     task: Literal["generate"] = "generate"
     prompt_tokens: _Count

@@ -32,12 +32,44 @@ class Rope:
 
 
 @dataclass(frozen=True, slots=True)
+class Experts:
+    """A mixture of experts in place of the MLP: a router picks `per_token` of `count` experts for every token.
+
+    `intermediate`: of one expert. `shared`: experts that every token goes through, of `shared_intermediate` each.
+    `dense_layers`: the first layers, which keep the model's plain MLP.
+    """
+
+    count: int
+    per_token: int
+    intermediate: int
+    shared: int = 0
+    shared_intermediate: int = 0
+    dense_layers: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class LatentAttention:
+    """Multi-head latent attention (DeepSeek-V2, arXiv 2405.04434): the cache holds `kv_rank + rope_dim` a position.
+
+    A head's query and key have `nope_dim + rope_dim` dimensions, its value `value_dim`. `query_rank` None: queries are
+    projected at once.
+    """
+
+    kv_rank: int
+    rope_dim: int
+    nope_dim: int
+    value_dim: int
+    query_rank: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class ModelSpec:
     """A decoder-only transformer. All counts are of the whole model, before any split.
 
     `windows[i]` is the sliding window of layer i in positions (None: full attention). `norm_placement`
     "post" normalises what a block adds (OLMo-2), "pre" what it reads. `qk_norm`: "head" normalises each
-    head's query and key over head_dim (Qwen3), "full" the whole projection (OLMo-2).
+    head's query and key over head_dim (Qwen3), "full" the whole projection (OLMo-2). `experts` and `latent` can be
+    planned; running them comes later.
     """
 
     name: str
@@ -64,6 +96,8 @@ class ModelSpec:
     tied: bool = False
     bos: int | None = None
     eos: tuple[int, ...] = ()
+    experts: Experts | None = None
+    latent: LatentAttention | None = None
 
     @property
     def learned_positions(self) -> bool:
