@@ -33,11 +33,11 @@ class Compared(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Validation:
-    """What one quantity of a table gives. Errors are over the rows that were not used for calibration, if there are any.
+    """What one quantity of a table gives. Errors are over the rows not used for calibration, if there are any.
 
-    `calibrated_on` says in words what the profile was fitted on. `regret_pct`: by how much the plan that the model would
-    choose is slower than the best measured one, mean over the choices in the table; None where nothing is chosen.
-    `rank_correlation`: Spearman's, mean over the choices.
+    `calibrated_on` says in words what the profile was fitted on. `regret_pct`: by how much the plan that the model
+    would choose is slower than the best measured one, mean over the choices in the table; None where nothing is
+    chosen. `rank_correlation`: Spearman's, mean over the choices.
     """
 
     table: str
