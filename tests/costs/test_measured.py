@@ -11,6 +11,8 @@ from plait.costs.calibration import Calibration, Setting, Together, read, write
 from plait.costs.curves import Curve, Grid
 from plait.costs.measured import Kernel, MeasuredCosts
 from plait.costs.protocol import LinkCost, Running
+from plait.errors import PlanError
+from plait.plans.action import Kind
 from plait.plans.layout import Layout, Stage
 from plait.plans.round import MicroBatch, Row
 
@@ -67,6 +69,17 @@ def test_a_mixed_micro_batch_is_the_sum() -> None:
 def test_stages_have_what_is_theirs() -> None:
     one = decoding(1024)
     assert [COSTS.compute_s(LAYOUT, stage, one) for stage in range(3)] == pytest.approx([20.74, 20.74, 40.74])
+
+
+def test_what_was_never_measured_is_refused() -> None:
+    with pytest.raises(PlanError) as raised:
+        COSTS.compute_s(LAYOUT, 0, decoding(1024), Kind.BACKWARD)
+    assert str(raised.value) == (
+        "the calibration of this host measured forward passes, and never backward (B): "
+        "predict training from a device's figures instead, with a cluster file"
+    )
+    with pytest.raises(PlanError, match=r"never reduce_gradients \(G\)"):
+        COSTS.reduce_s(LAYOUT, 0, Kind.REDUCE_GRADIENTS)
 
 
 def test_slowdown_by_how_many_run_and_what() -> None:

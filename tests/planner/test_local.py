@@ -10,6 +10,7 @@ import pytest
 from plait.costs.protocol import FREE, LinkCost, Load, Running, core_shares
 from plait.errors import PlanError
 from plait.planner.local import Wishes, plan_local
+from plait.plans.action import Kind
 from plait.plans.layout import Layout
 from plait.plans.plan import Plan
 from plait.plans.round import MicroBatch
@@ -27,10 +28,13 @@ class Weighing:
     head_layers: int = 0
     links: Mapping[tuple[int, int], LinkCost] = field(default_factory=dict)
 
-    def compute_s(self, layout: Layout, stage: int, micro_batch: MicroBatch) -> float:
+    def compute_s(self, layout: Layout, stage: int, micro_batch: MicroBatch, kind: Kind = Kind.FORWARD) -> float:
         one = layout.stages[stage]
         layers = one.layer_count + (self.head_layers if one.layers[1] == SPEC.layers and micro_batch.sampled else 0)
         return layers * (self.base_s + self.row_s * micro_batch.tokens) / one.threads
+
+    def reduce_s(self, layout: Layout, stage: int, kind: Kind, parts: int = 1) -> float:
+        raise AssertionError("generation reduces nothing")
 
     def load(self, layout: Layout, stage: int, micro_batch: MicroBatch) -> Load:
         return 0
@@ -71,8 +75,8 @@ def test_where_threads_do_not_help_a_pipeline_wins() -> None:
 
     @dataclass(frozen=True)
     class OneThread(Weighing):
-        def compute_s(self, layout: Layout, stage: int, micro_batch: MicroBatch) -> float:
-            return super().compute_s(layout, stage, micro_batch) * layout.stages[stage].threads
+        def compute_s(self, layout: Layout, stage: int, micro_batch: MicroBatch, kind: Kind = Kind.FORWARD) -> float:
+            return super().compute_s(layout, stage, micro_batch, kind) * layout.stages[stage].threads
 
     plan = chosen(OneThread(base_s=0.0, row_s=0.001))
     assert (plan.schedule, plan.micro_batches, plan.layout.stages[0].threads) == ("pipelined", 2, 1)

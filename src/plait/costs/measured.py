@@ -8,6 +8,8 @@ from typing import NamedTuple
 
 from plait.costs.calibration import Calibration
 from plait.costs.protocol import LinkCost, Load, Running
+from plait.errors import PlanError
+from plait.plans.action import Kind
 from plait.plans.layout import Layout, Stage
 from plait.plans.round import MicroBatch
 
@@ -33,11 +35,17 @@ class MeasuredCosts:
     calibrations: Mapping[Kernel, Calibration]
     any_link: LinkCost
 
-    def compute_s(self, layout: Layout, stage: int, micro_batch: MicroBatch) -> float:
-        """The calibration's forward of the stage's layers."""
+    def compute_s(self, layout: Layout, stage: int, micro_batch: MicroBatch, kind: Kind = Kind.FORWARD) -> float:
+        """The calibration's forward of the stage's layers. Errors: PlanError for any other kind."""
+        if kind is not Kind.FORWARD:
+            raise _never_measured(kind)
         where = layout.stages[stage]
         calibration = self.calibrations[Kernel.of(where)]
         return calibration.forward_s(micro_batch, where.layer_count, is_last=where.layers[1] == self.layers)
+
+    def reduce_s(self, layout: Layout, stage: int, kind: Kind, parts: int = 1) -> float:
+        """Not measured. Errors: PlanError."""
+        raise _never_measured(kind)
 
     def load(self, layout: Layout, stage: int, micro_batch: MicroBatch) -> Load:
         """Its positions, up to the next power of two."""
@@ -54,3 +62,10 @@ class MeasuredCosts:
     def link(self, layout: Layout, source: int, to: int) -> LinkCost:
         """The measured link of the host."""
         return self.any_link
+
+
+def _never_measured(kind: Kind) -> PlanError:
+    return PlanError(
+        f"the calibration of this host measured forward passes, and never {kind.name.lower()} ({kind.value}): "
+        "predict training from a device's figures instead, with a cluster file"
+    )

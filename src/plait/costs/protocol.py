@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
+from plait.plans.action import Kind
 from plait.plans.layout import Layout
 from plait.plans.round import MicroBatch
 
@@ -51,8 +52,15 @@ FREE = LinkCost(0.0, float("inf"))
 class Costs(Protocol):
     """Seconds of what a plan does. Pure: the same arguments give the same answer."""
 
-    def compute_s(self, layout: Layout, stage: int, micro_batch: MicroBatch) -> float:
-        """Seconds of the stage's forward, while nothing else computes on its host."""
+    def compute_s(self, layout: Layout, stage: int, micro_batch: MicroBatch, kind: Kind = Kind.FORWARD) -> float:
+        """Seconds of a computation of the stage (F, B, I, W or O), while nothing else computes on its host.
+
+        What it recomputes and what it exchanges inside (tensor and expert axes) are in it. An `OPTIMIZER` step is of
+        the whole stage: `micro_batch` is empty then.
+        """
+
+    def reduce_s(self, layout: Layout, stage: int, kind: Kind, parts: int = 1) -> float:
+        """Seconds of a stage's `REDUCE_GRADIENTS` or `GATHER_PARAMETERS`; of one of `parts` equal parts of it."""
 
     def load(self, layout: Layout, stage: int, micro_batch: MicroBatch) -> Load:
         """What that forward asks of its host, beside others; few different values, so that answers can be kept."""
@@ -64,10 +72,62 @@ class Costs(Protocol):
         """The directed link from stage `source` to stage `to`."""
 
 
+class Held(NamedTuple):
+    """Bytes that a forward leaves on each of its stage's devices until the backward takes them.
+
+    `until_input` are free when the gradient of the input is made (I, or B), `until_weight` when that of the weights is
+    (W, or B). What I itself leaves for W counts as if it had been there from the forward on: M_B = until_input +
+    until_weight and M_W = until_weight of Qi et al., "Zero Bubble Pipeline Parallelism" (2023), section 3.
+    """
+
+    until_input_bytes: int = 0
+    until_weight_bytes: int = 0
+
+    @property
+    def total_bytes(self) -> int:
+        """All that the forward leaves."""
+        return self.until_input_bytes + self.until_weight_bytes
+
+
+class Memory(Protocol):
+    """Bytes on one device of a stage. Pure, as `Costs` is. For generation `static_bytes` is all there is."""
+
+    def static_bytes(self, layout: Layout, stage: int) -> int:
+        """What lies there the whole time: weights, gradients, optimizer states; weights and KV cache."""
+
+    def held(self, layout: Layout, stage: int, micro_batch: MicroBatch) -> Held:
+        """What the stage's forward of a micro-batch leaves."""
+
+    def working_bytes(self, layout: Layout, stage: int, micro_batch: MicroBatch, kind: Kind) -> int:
+        """What is there only while the action runs: its workspace, and for B and I what was recomputed."""
+
+
+@dataclass(frozen=True, slots=True)
+class FixedMemory:
+    """Bytes that do not depend on the work, by stage: for teaching, tests and bounds. What is not named is 0."""
+
+    static: Mapping[int, int] = field(default_factory=dict)
+    left: Mapping[int, Held] = field(default_factory=dict)
+    working: Mapping[tuple[int, Kind], int] = field(default_factory=dict)
+
+    def static_bytes(self, layout: Layout, stage: int) -> int:
+        """The stage's."""
+        return self.static.get(stage, 0)
+
+    def held(self, layout: Layout, stage: int, micro_batch: MicroBatch) -> Held:
+        """The stage's, whatever the micro-batch."""
+        return self.left.get(stage, Held())
+
+    def working_bytes(self, layout: Layout, stage: int, micro_batch: MicroBatch, kind: Kind) -> int:
+        """The stage's for that kind."""
+        return self.working.get((stage, kind), 0)
+
+
 @dataclass(frozen=True, slots=True)
 class FixedCosts:
-    """Costs that do not depend on the work: for teaching, tests and bounds. Stages that are not named cost 0 s.
+    """Costs that do not depend on the work: for teaching, tests and bounds. What is not named costs 0 s.
 
+    `seconds`: of each stage's forward. `kind_seconds`: of any (stage, kind), before `seconds`.
     `cores`, where given, are what stages of one host share evenly: each thread gets at most one.
     """
 
@@ -75,10 +135,16 @@ class FixedCosts:
     links: Mapping[tuple[int, int], LinkCost] = field(default_factory=dict)
     cores: int | None = None
     any_link: LinkCost = FREE
+    kind_seconds: Mapping[tuple[int, Kind], float] = field(default_factory=dict)
 
-    def compute_s(self, layout: Layout, stage: int, micro_batch: MicroBatch) -> float:
-        """The stage's seconds, whatever the micro-batch."""
-        return self.seconds.get(stage, 0.0)
+    def compute_s(self, layout: Layout, stage: int, micro_batch: MicroBatch, kind: Kind = Kind.FORWARD) -> float:
+        """The stage's seconds for that kind, whatever the micro-batch."""
+        plain = self.seconds.get(stage, 0.0) if kind is Kind.FORWARD else 0.0
+        return self.kind_seconds.get((stage, kind), plain)
+
+    def reduce_s(self, layout: Layout, stage: int, kind: Kind, parts: int = 1) -> float:
+        """The stage's seconds for that kind, divided evenly over the parts."""
+        return self.kind_seconds.get((stage, kind), 0.0) / parts
 
     def load(self, layout: Layout, stage: int, micro_batch: MicroBatch) -> Load:
         """Always the same: speeds do not depend on it."""
