@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from plait.costs.protocol import FREE, LinkCost, Load, Running, core_shares
+from plait.costs.protocol import FREE, Exchange, LinkCost, Load, Running, core_shares
 from plait.errors import PlanError
 from plait.planner.local import Wishes, plan_local
 from plait.plans.action import Kind
@@ -33,7 +33,13 @@ class Weighing:
         layers = one.layer_count + (self.head_layers if one.layers[1] == SPEC.layers and micro_batch.sampled else 0)
         return layers * (self.base_s + self.row_s * micro_batch.tokens) / one.threads
 
+    def exchange(self, layout: Layout, stage: int, micro_batch: MicroBatch, kind: Kind) -> Exchange:
+        return Exchange()
+
     def reduce_s(self, layout: Layout, stage: int, kind: Kind, parts: int = 1) -> float:
+        raise AssertionError("generation reduces nothing")
+
+    def reduce_bytes(self, layout: Layout, stage: int, kind: Kind, parts: int = 1) -> int:
         raise AssertionError("generation reduces nothing")
 
     def load(self, layout: Layout, stage: int, micro_batch: MicroBatch) -> Load:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from plait.costs.calibration import Calibration
-from plait.costs.protocol import LinkCost, Load, Running
+from plait.costs.protocol import Exchange, LinkCost, Load, Running
 from plait.errors import PlanError
 from plait.plans.action import Kind
 from plait.plans.layout import Layout, Stage
@@ -43,7 +43,15 @@ class MeasuredCosts:
         calibration = self.calibrations[Kernel.of(where)]
         return calibration.forward_s(micro_batch, where.layer_count, is_last=where.layers[1] == self.layers)
 
+    def exchange(self, layout: Layout, stage: int, micro_batch: MicroBatch, kind: Kind) -> Exchange:
+        """Nothing: a stage of this host is one rank."""
+        return Exchange()
+
     def reduce_s(self, layout: Layout, stage: int, kind: Kind, parts: int = 1) -> float:
+        """Not measured. Errors: PlanError."""
+        raise _never_measured(kind)
+
+    def reduce_bytes(self, layout: Layout, stage: int, kind: Kind, parts: int = 1) -> int:
         """Not measured. Errors: PlanError."""
         raise _never_measured(kind)
 

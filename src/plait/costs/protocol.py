@@ -49,8 +49,22 @@ FREE = LinkCost(0.0, float("inf"))
 """A link that costs nothing."""
 
 
+class Exchange(NamedTuple):
+    """What a rank of a stage exchanges inside a computation, over the tensor and expert axes.
+
+    `seconds`: what is not hidden behind computing. `sent_bytes`: what the rank puts on its links.
+    """
+
+    seconds: float = 0.0
+    sent_bytes: int = 0
+
+
 class Costs(Protocol):
-    """Seconds of what a plan does. Pure: the same arguments give the same answer."""
+    """Seconds of what a plan does. Pure: the same arguments give the same answer.
+
+    Of a micro-batch only how long its rows are, where they start and which of them sample may matter, never whose they
+    are: the simulator asks once for all micro-batches of the same shape.
+    """
 
     def compute_s(self, layout: Layout, stage: int, micro_batch: MicroBatch, kind: Kind = Kind.FORWARD) -> float:
         """Seconds of a computation of the stage (F, B, I, W or O), while nothing else computes on its host.
@@ -59,8 +73,14 @@ class Costs(Protocol):
         the whole stage: `micro_batch` is empty then.
         """
 
+    def exchange(self, layout: Layout, stage: int, micro_batch: MicroBatch, kind: Kind) -> Exchange:
+        """What that computation exchanges inside; its seconds are some of `compute_s`, not more."""
+
     def reduce_s(self, layout: Layout, stage: int, kind: Kind, parts: int = 1) -> float:
         """Seconds of a stage's `REDUCE_GRADIENTS` or `GATHER_PARAMETERS`; of one of `parts` equal parts of it."""
+
+    def reduce_bytes(self, layout: Layout, stage: int, kind: Kind, parts: int = 1) -> int:
+        """Bytes that each rank of the stage puts on its links for it; for one of `parts` equal parts."""
 
     def load(self, layout: Layout, stage: int, micro_batch: MicroBatch) -> Load:
         """What that forward asks of its host, beside others; few different values, so that answers can be kept."""
@@ -127,7 +147,8 @@ class FixedMemory:
 class FixedCosts:
     """Costs that do not depend on the work: for teaching, tests and bounds. What is not named costs 0 s.
 
-    `seconds`: of each stage's forward. `kind_seconds`: of any (stage, kind), before `seconds`.
+    `seconds`: of each stage's forward. `kind_seconds`: of any (stage, kind), before `seconds`. `exchanges`: inside the
+    computations of any (stage, kind); of a reduction its bytes.
     `cores`, where given, are what stages of one host share evenly: each thread gets at most one.
     """
 
@@ -136,15 +157,24 @@ class FixedCosts:
     cores: int | None = None
     any_link: LinkCost = FREE
     kind_seconds: Mapping[tuple[int, Kind], float] = field(default_factory=dict)
+    exchanges: Mapping[tuple[int, Kind], Exchange] = field(default_factory=dict)
 
     def compute_s(self, layout: Layout, stage: int, micro_batch: MicroBatch, kind: Kind = Kind.FORWARD) -> float:
         """The stage's seconds for that kind, whatever the micro-batch."""
         plain = self.seconds.get(stage, 0.0) if kind is Kind.FORWARD else 0.0
         return self.kind_seconds.get((stage, kind), plain)
 
+    def exchange(self, layout: Layout, stage: int, micro_batch: MicroBatch, kind: Kind) -> Exchange:
+        """The stage's for that kind."""
+        return self.exchanges.get((stage, kind), Exchange())
+
     def reduce_s(self, layout: Layout, stage: int, kind: Kind, parts: int = 1) -> float:
         """The stage's seconds for that kind, divided evenly over the parts."""
         return self.kind_seconds.get((stage, kind), 0.0) / parts
+
+    def reduce_bytes(self, layout: Layout, stage: int, kind: Kind, parts: int = 1) -> int:
+        """The stage's bytes for that kind, divided evenly over the parts."""
+        return self.exchanges.get((stage, kind), Exchange()).sent_bytes // parts
 
     def load(self, layout: Layout, stage: int, micro_batch: MicroBatch) -> Load:
         """Always the same: speeds do not depend on it."""
