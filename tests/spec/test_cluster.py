@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from plait.errors import SpecError
-from plait.spec.cluster import Cluster, Device, Host, Link, cluster_from_toml, cluster_to_toml, read_cluster
+from plait.spec.cluster import Cluster, Device, Host, Link
+from plait.spec.cluster_file import cluster_from_toml, cluster_to_toml, read_cluster
 
 TWO = """
 [[hosts]]

@@ -1,41 +1,21 @@
-"""Cluster: the hosts, devices and directed links that one has, read from a TOML file.
+"""Cluster: the hosts, devices and directed links that one has. `spec.cluster_file` reads and writes it as TOML.
 
-    [[hosts]]
-    name = "desk"
-
-    [[devices]]
-    name = "desk-cpu"
-    host = "desk"
-    memory_gib = 32                    # or memory_bytes
-    gflops = { float32 = 450 }         # or flops, tflops: what it reaches, for each dtype
-    memory_bandwidth_gb_per_s = 40     # or memory_bandwidth_bytes_per_s
-
-    [[links]]
-    from = "desk-cpu"                  # a device, or a host: then for all its devices
-    to = "laptop-cpu"
-    latency_us = 120                   # or latency_s, latency_ms
-    bandwidth_gbit_per_s = 1           # or bandwidth_bytes_per_s, _mb_per_s, _gb_per_s, _mbit_per_s
-
-A link has a direction, and every ordered pair of devices needs one. `both_ways = true` writes both at once. A link from
-a host to itself joins the devices in it.
+A link has a direction, and every ordered pair of devices needs one; a `Network` says it for all pairs at once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from itertools import permutations
-from pathlib import Path
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import islice, permutations
 from types import MappingProxyType
-from typing import Any
-
-import tomli_w
+from typing import NamedTuple
 
 from plait.errors import SpecError, nearest
-from plait.spec.cluster_file import ClusterTable
-from plait.spec.tables import read_toml, validated
 
 _LISTED = 20
+_INFINITE = float("inf")
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +31,7 @@ class Device:
 
     `profile` names the efficiency curves (costs.profiles) that say how much of those figures real work reaches; without
     one, or with a name never heard of, the figures are taken through a plain default and marked "not calibrated".
+    `kind` is what torch calls the sort of device: cpu, cuda, mps.
     """
 
     name: str
@@ -59,6 +40,7 @@ class Device:
     flops: Mapping[str, float]
     memory_bandwidth: float
     profile: str | None = None
+    kind: str = "cpu"
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "flops", MappingProxyType(dict(self.flops)))
@@ -103,122 +85,139 @@ class Cluster:
     devices: tuple[Device, ...]
     links: tuple[Link, ...] = ()
     network: Network | None = None
+    _devices: Mapping[str, Device] = field(init=False, repr=False, compare=False)
+    _links: Mapping[tuple[str, str], Link] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
+        # looked up by the planner many thousand times
+        object.__setattr__(self, "_devices", {device.name: device for device in self.devices})
+        object.__setattr__(self, "_links", {(link.source, link.target): link for link in self.links})
         _check_names(self)
-        if self.network is None:
-            _check_links(self)
+        _check_links(self)
 
     def device(self, name: str) -> Device:
         """The device of that name. Raises SpecError, with the nearest one, where there is none."""
-        for device in self.devices:
-            if device.name == name:
-                return device
-        raise SpecError(f"no device {name!r} in the cluster; {nearest(name, [each.name for each in self.devices])}")
+        found = self._devices.get(name)
+        if found is None:
+            raise SpecError(f"no device {name!r} in the cluster; {_nearest(name, self._devices)}")
+        return found
 
     def link(self, source: str, target: str) -> Link:
         """The link between two devices: their own, or else that of their hosts, or else the network's wire."""
-        ends = self.device(source), self.device(target)
-        found = _find_link(self, *ends)
-        if found is None and self.network is not None:
-            wire = self.network.within_host if ends[0].host == ends[1].host else self.network.between_hosts
-            found = Link(source, target, wire.latency_s, wire.bandwidth)
+        found = self._find(self.device(source), self.device(target))
         if found is None:
             raise SpecError(f"no link from {source!r} to {target!r}")
         return found
 
+    def _find(self, source: Device, target: Device) -> Link | None:
+        found = self._links.get((source.name, target.name)) or self._links.get((source.host, target.host))
+        if found is None and self.network is not None:
+            wire = self.network.within_host if source.host == target.host else self.network.between_hosts
+            found = Link(source.name, target.name, wire.latency_s, wire.bandwidth)
+        return found
 
-def read_cluster(path: Path) -> Cluster:
-    """The cluster in a TOML file. Raises SpecError that names every fault and its place."""
-    what = "cluster file"
-    return cluster_from_toml(read_toml(path, what, SpecError), f"{what} {path}")
-
-
-def cluster_from_toml(values: Mapping[str, Any], what: str = "cluster") -> Cluster:
-    """The cluster in a parsed TOML table; `what` begins every error."""
-    table = validated(ClusterTable, values, what, SpecError)
-    links: list[Link] = []
-    for each in table.links:
-        links.append(Link(each.source, each.target, each.latency, each.bandwidth))
-        if each.both_ways and each.source != each.target:
-            links.append(Link(each.target, each.source, each.latency, each.bandwidth))
-    devices = tuple(
-        Device(each.name, each.host, each.memory, each.speeds, each.memory_bandwidth) for each in table.devices
-    )
-    try:
-        return Cluster(tuple(Host(each.name) for each in table.hosts), devices, tuple(links))
-    except SpecError as error:
-        raise SpecError(f"{what}: {error}") from None
+    def missing_links(self) -> Iterator[tuple[Device, Device]]:
+        """The ordered pairs of devices without a link."""
+        return (pair for pair in permutations(self.devices, 2) if self._find(*pair) is None)
 
 
-def cluster_to_toml(cluster: Cluster) -> str:
-    """The file, in SI units; reading it gives an equal cluster."""
-    return tomli_w.dumps(
-        {
-            "hosts": [{"name": host.name} for host in cluster.hosts],
-            "devices": [
-                {
-                    "name": device.name,
-                    "host": device.host,
-                    "memory_bytes": device.memory_bytes,
-                    "flops": dict(device.flops),
-                    "memory_bandwidth_bytes_per_s": device.memory_bandwidth,
-                }
-                for device in cluster.devices
-            ],
-            "links": [
-                {
-                    "from": link.source,
-                    "to": link.target,
-                    "latency_s": link.latency_s,
-                    "bandwidth_bytes_per_s": link.bandwidth,
-                }
-                for link in cluster.links
-            ],
-        }
-    )
+class EqualMachine(NamedTuple):
+    """A cluster of `hosts` equal hosts with `devices_per_host` devices like `device` each, joined by `network`."""
+
+    device: Device
+    devices_per_host: int
+    hosts: int
+    network: Network
+
+
+def equal_machine(cluster: Cluster) -> EqualMachine | None:
+    """The cluster's one sort of host, where all are equal: devices' figures, devices a host, and what joins them.
+
+    None where they differ, or where a link of its own stands beside the network. Links between hosts are shared by the
+    devices of the sending host. A wire that nothing uses (one device a host, one host) is that of the other kind.
+    """
+    first = cluster.devices[0]
+    if any(_figures(device) != _figures(first) for device in cluster.devices):
+        return None
+    per_host = Counter(device.host for device in cluster.devices)
+    counts = set(per_host.values())
+    if len(counts) != 1 or len(per_host) != len(cluster.hosts):
+        return None
+    network = _equal_network(cluster, counts.copy().pop())
+    return None if network is None else EqualMachine(first, counts.pop(), len(per_host), network)
+
+
+def _figures(device: Device) -> tuple[object, ...]:
+    return device.memory_bytes, device.flops, device.memory_bandwidth, device.profile, device.kind
+
+
+def _equal_network(cluster: Cluster, devices_per_host: int) -> Network | None:
+    if cluster.network is not None:
+        return None if cluster.links else cluster.network
+    within: set[Wire] = set()
+    between: set[Wire] = set()
+    for source, target in permutations(cluster.devices, 2):
+        link = cluster.link(source.name, target.name)
+        same = source.host == target.host
+        shared = None if same or link.source == source.name else link.bandwidth
+        (within if same else between).add(
+            Wire(link.latency_s, link.bandwidth, shared if devices_per_host > 1 else None)
+        )
+        if len(within) > 1 or len(between) > 1:
+            return None
+    inside, outside = next(iter(within), None), next(iter(between), None)
+    unused = Wire(0.0, _INFINITE)
+    return Network(inside or outside or unused, outside or inside or unused)
 
 
 def _check_names(cluster: Cluster) -> None:
-    hosts = [host.name for host in cluster.hosts]
-    names = [*hosts, *(device.name for device in cluster.devices)]
-    twice = sorted({name for name in names if names.count(name) > 1})
-    if twice:
-        raise SpecError(f"{', '.join(map(repr, twice))} names more than one host or device; a link could mean either")
+    hosts = {host.name: None for host in cluster.hosts}
+    names = [*(host.name for host in cluster.hosts), *(device.name for device in cluster.devices)]
+    known = dict.fromkeys(names)
+    if len(known) != len(names):
+        twice = sorted(name for name, count in Counter(names).items() if count > 1)
+        raise SpecError(f"{_listed(map(repr, twice))} names more than one host or device; a link could mean either")
     for device in cluster.devices:
         if device.host not in hosts:
-            raise SpecError(f"device {device.name!r} is on unknown host {device.host!r}; {nearest(device.host, hosts)}")
+            raise SpecError(
+                f"device {device.name!r} is on unknown host {device.host!r}; {_nearest(device.host, hosts)}"
+            )
     for link in cluster.links:
         for end in (link.source, link.target):
-            if end not in names:
-                raise SpecError(f"link {_arrow(link)} ends at unknown {end!r}; {nearest(end, names)}")
+            if end not in known:
+                raise SpecError(f"link {_arrow(link)} ends at unknown {end!r}; {_nearest(end, known)}")
 
 
 def _check_links(cluster: Cluster) -> None:
-    pairs = [(link.source, link.target) for link in cluster.links]
-    for link in cluster.links:
-        if pairs.count((link.source, link.target)) > 1:
-            raise SpecError(f"link {_arrow(link)} is there more than once")
-    missing = [pair for pair in permutations(cluster.devices, 2) if _find_link(cluster, *pair) is None]
+    if len(cluster._links) != len(cluster.links):
+        pairs = Counter((link.source, link.target) for link in cluster.links)
+        source, target = next(pair for pair, count in pairs.items() if count > 1)
+        raise SpecError(f"link {source} -> {target} is there more than once")
+    missing = [] if cluster.network is not None else list(cluster.missing_links())
     if not missing:
         return
-    words = [f"{source.name} -> {target.name}" for source, target in missing[:_LISTED]]
-    rest = len(missing) - len(words)
-    one_way = any(_find_link(cluster, target, source) is not None for source, target in missing)
+    one_way = any(cluster._find(target, source) is not None for source, target in missing)
     raise SpecError(
         f"{len(missing)} of {len(cluster.devices) * (len(cluster.devices) - 1)} directed links are missing: "
-        + ", ".join(words)
-        + (f" and {rest} more" if rest else "")
+        + _listed(f"{source.name} -> {target.name}" for source, target in missing)
         + ("; a link has one direction, unless it says both_ways = true" if one_way else "")
     )
 
 
-def _find_link(cluster: Cluster, source: Device, target: Device) -> Link | None:
-    for ends in ((source.name, target.name), (source.host, target.host)):
-        for link in cluster.links:
-            if (link.source, link.target) == ends:
-                return link
-    return None
+def _listed(words: Iterable[str]) -> str:
+    """The first words, and how many more there are."""
+    given = list(words)
+    rest = len(given) - _LISTED
+    return ", ".join(given[:_LISTED]) + (f" and {rest} more" if rest > 0 else "")
+
+
+def _nearest(given: str, known: Mapping[str, object]) -> str:
+    """As `nearest`, of thousands of names only those that begin alike or stand first."""
+    if len(known) <= _LISTED:
+        return nearest(given, known)
+    start = given[: max(1, len(given) // 2)]
+    close = nearest(given, islice((name for name in known if name.startswith(start)), 1000))
+    return close if close.startswith("did you mean") else f"known: {_listed(known)}"
 
 
 def _arrow(link: Link) -> str:
