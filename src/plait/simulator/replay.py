@@ -1,0 +1,202 @@
+"""The replay: every lane goes on as far as it can, until all are done.
+
+Every time is the maximum of the times that it waits for, plus a duration, so lanes go on in any order and reach the
+same times. Only computations that share a host need one clock (module `sharing`).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from plait.costs.protocol import SLEEPS_AFTER_S, Costs, Running
+from plait.errors import PlanError
+from plait.plans.layout import Layout
+from plait.plans.notation import format_action
+from plait.plans.rules import partner
+from plait.simulator.lanes import Channel, LaneState
+from plait.simulator.lowering import Lowering
+from plait.simulator.sharing import Host, SharedHosts
+
+
+class Replay:
+    """The state of one simulation. After `run` the lanes know when each of their steps began and ended."""
+
+    def __init__(self, layout: Layout, costs: Costs, lowering: Lowering) -> None:
+        self._layout, self._costs, self._lowering = layout, costs, lowering
+        self._capacity = layout.link_capacity
+        self._speeds: dict[tuple[Running, ...], tuple[float, ...]] = {}
+        self._hosts = self._shared_hosts()
+        self._shared = SharedHosts()
+        self._woken: list[LaneState] = []
+
+    def run(self) -> None:
+        """Replay all lanes to their ends. Errors: PlanError where they get stuck."""
+        woken = self._woken = [lane for lanes in self._lowering.lanes for lane in lanes]
+        while True:
+            while woken:
+                lane = woken.pop()
+                if lane.moves:
+                    self._move(lane)
+                elif lane.works and self._hosts[lane.position] is not None and lane is self._computing(lane):
+                    self._share(lane)
+                else:
+                    self._work(lane)
+            ended = self._shared.next_end()
+            if ended is None:
+                break
+            stage, start_s, end_s = ended
+            lane = self._lowering.compute_lane(stage)
+            lane.shares = False
+            lane.starts_s.append(start_s)
+            lane.ends_s.append(end_s)
+            woken.append(lane)
+            if lane.waiting:
+                self._wake(lane)
+        self._require_done()
+
+    def _computing(self, lane: LaneState) -> LaneState:
+        return self._lowering.lanes[lane.position][0]
+
+    def _shared_hosts(self) -> list[Host | None]:
+        """Per position its host, where other positions compute on it too."""
+        names = [self._layout.stages[stages[0]].host for stages in self._layout.positions]
+        counts = Counter(names)
+        hosts = {name: Host(self._speeds_of) for name, count in counts.items() if count > 1}
+        return [hosts.get(name) for name in names]
+
+    def _speeds_of(self, running: tuple[Running, ...]) -> tuple[float, ...]:
+        known = self._speeds.get(running)
+        if known is None:
+            known = self._speeds[running] = tuple(self._costs.speeds(self._layout, running))
+        return known
+
+    def _wake(self, lane: LaneState) -> None:
+        """Let those go on that wait for a step that is now done."""
+        done = len(lane.ends_s)
+        left = []
+        for needed, waiter in lane.waiting:
+            if needed < done:
+                self._woken.append(waiter)
+            else:
+                left.append((needed, waiter))
+        lane.waiting = left
+
+    def _work(self, lane: LaneState) -> None:
+        """Do the steps of a compute or reduce lane until one must wait."""
+        starts_s, ends_s, works = lane.starts_s, lane.ends_s, lane.works
+        first, second = lane.others
+        first_s, second_s = first.ends_s, second.ends_s
+        first_done, second_done = len(first_s), len(second_s)
+        of_first, of_second = lane.needs
+        begun = at = len(ends_s)
+        now_s = ends_s[-1] if at else 0.0
+        for at in range(begun, len(works)):
+            needed = of_first[at]
+            if needed >= 0:
+                if needed >= first_done:
+                    first.waiting.append((needed, lane))
+                    break
+                if first_s[needed] > now_s:
+                    now_s = first_s[needed]
+            needed = of_second[at]
+            if needed >= 0:
+                if needed >= second_done:
+                    second.waiting.append((needed, lane))
+                    break
+                if second_s[needed] > now_s:
+                    now_s = second_s[needed]
+            starts_s.append(now_s)
+            now_s += works[at][0]
+            ends_s.append(now_s)
+        if lane.waiting and len(ends_s) > begun:
+            self._wake(lane)
+
+    def _share(self, lane: LaneState) -> None:
+        """Begin the next step on a shared host, if it waits for nothing."""
+        at = len(lane.ends_s)
+        if lane.shares or at == len(lane.works):
+            return
+        ready_s = self._ready_s(lane, at)
+        if ready_s is None:
+            return
+        lane.shares = True
+        work = lane.works[at]
+        host = self._hosts[lane.position]
+        assert host is not None
+        self._shared.arrive(host, ready_s, Running(lane.actions[at].stage, work.load), work.seconds)
+
+    def _ready_s(self, lane: LaneState, at: int) -> float | None:
+        """When the lane and all that the step waits for are done; None while something is not."""
+        now_s = lane.ends_s[-1] if lane.ends_s else 0.0
+        for other, needs in zip(lane.others, lane.needs, strict=True):
+            needed = needs[at]
+            if needed >= 0:
+                if needed >= len(other.ends_s):
+                    other.waiting.append((needed, lane))
+                    return None
+                if other.ends_s[needed] > now_s:
+                    now_s = other.ends_s[needed]
+        return now_s
+
+    def _move(self, lane: LaneState) -> None:
+        """Do the steps of a p2p lane until one must wait for a step, a message or room."""
+        starts_s, moved_s, ends_s = lane.starts_s, lane.moved_s, lane.ends_s
+        moves, numbers, capacity, woken = lane.moves, lane.numbers, self._capacity, self._woken
+        begun = len(ends_s)
+        for at in range(begun, len(moves)):
+            ready_s = self._ready_s(lane, at)
+            if ready_s is None:
+                break
+            channel, sends, seconds, _ = moves[at]
+            number = numbers[at]
+            if sends:
+                freed = number - capacity
+                room_s = ready_s
+                if freed >= 0:
+                    if freed >= len(channel.taken_s):
+                        channel.sender = lane
+                        break
+                    room_s = max(ready_s, channel.taken_s[freed])
+                end_s = room_s + seconds
+                channel.arrives_s.append(end_s + channel.cost.latency_s)
+                moved_s.append(room_s)
+                if channel.receiver is not None and channel.wanted <= number:
+                    woken.append(channel.receiver)
+                    channel.receiver = None
+            else:
+                if number >= len(channel.arrives_s):
+                    channel.receiver, channel.wanted = lane, number
+                    break
+                arrives_s = channel.arrives_s[number]
+                end_s = max(ready_s, arrives_s)
+                if arrives_s - ready_s > SLEEPS_AFTER_S:
+                    end_s += channel.cost.wake_s
+                channel.taken_s.append(end_s)
+                moved_s.append(end_s)
+                if channel.sender is not None:
+                    woken.append(channel.sender)
+                    channel.sender = None
+            starts_s.append(ready_s)
+            ends_s.append(end_s)
+        if lane.waiting and len(ends_s) > begun:
+            self._wake(lane)
+
+    def _require_done(self) -> None:
+        stuck = [lane for lanes in self._lowering.lanes for lane in lanes if not lane.is_done]
+        if stuck:
+            raise PlanError("deadlock: " + "; ".join(map(self._why, stuck)))
+
+    def _why(self, lane: LaneState) -> str:
+        at = len(lane.ends_s)
+        name = format_action(lane.actions[at])
+        for other, needs in zip(lane.others, lane.needs, strict=True):
+            if needs[at] >= len(other.ends_s):
+                return f"{name} waits for {format_action(other.actions[needs[at]])}"
+        move = lane.moves[at]
+        if move.sends:
+            return f"{name} waits for {_room(move.channel, self._capacity)}"
+        return f"{name} waits for {format_action(partner(lane.actions[at], len(self._layout.stages)))}"
+
+
+def _room(channel: Channel, capacity: int) -> str:
+    return f"room on link {channel.name.source}→{channel.name.to}, which holds {capacity} unreceived"
