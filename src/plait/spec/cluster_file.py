@@ -173,6 +173,12 @@ class ClusterTable(Table):
         return self
 
 
+def device_from_preset(preset: str, name: str, host: str) -> Device:
+    """A device with a preset's figures. Errors: SpecError, with the nearest known preset."""
+    device_figures(preset)
+    return _Device(preset=preset).device(name, host)
+
+
 def read_cluster(path: Path) -> Cluster:
     """The cluster in a TOML file. Raises SpecError that names every fault and its place."""
     what = "cluster file"
