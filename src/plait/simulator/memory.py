@@ -1,0 +1,154 @@
+"""Memory over time: what lies on each rank's device while a timeline runs, and the most of it.
+
+    1F1B, stage 0 of 3, 4 micro-batches, one unit a forward
+
+    3      ┌────┐  ┌────┐
+    2   ┌──┘    └──┘    └─┐
+    1 ┌─┘                 └──┐
+      F0 F1 F2  B0 F3 B1  B2 B3
+
+A rank computes one action at a time, so what its actions take and give, added up in their order, is what lies there.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from plait.costs.protocol import Memory
+from plait.plans.action import Action, Kind, Lane
+from plait.plans.layout import Layout
+from plait.plans.round import MicroBatch, Round
+from plait.timeline.timeline import Timeline
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class MemoryCurve:
+    """Bytes on one rank: `static_bytes` before `times_s[0]`, `used_bytes[i]` from `times_s[i]` on.
+
+    Where several changes come at one moment they stand in their order.
+    """
+
+    static_bytes: int
+    times_s: NDArray[np.float64]
+    used_bytes: NDArray[np.int64]
+
+    @property
+    def peak_bytes(self) -> int:
+        """The most that lies there at any time."""
+        return max(self.static_bytes, int(self.used_bytes.max(initial=self.static_bytes)))
+
+    def at(self, moment_s: float) -> int:
+        """Bytes at a moment, after all that changes then."""
+        index = int(np.searchsorted(self.times_s, moment_s, side="right"))
+        return int(self.used_bytes[index - 1]) if index else self.static_bytes
+
+
+class _Change(NamedTuple):
+    """Bytes that an action takes when it begins, and more (or less) when it ends."""
+
+    begin: int
+    end: int
+
+
+def memory_over_time(
+    timeline: Timeline, rounds: Sequence[Round], layout: Layout, memory: Memory
+) -> dict[int, MemoryCurve]:
+    """The curve of every rank that has spans in the timeline, predicted or measured, of these rounds.
+
+    A forward takes what it leaves when it begins; I, W and B give it back when they end, part by part where they are
+    cut. Weights, gradients, optimizer states and the KV cache are there from the first to the last moment.
+    """
+    static = _static(layout, memory)
+    changes = _Changes(timeline, rounds, layout, memory)
+    times_s: dict[int, list[float]] = {}
+    steps: dict[int, list[int]] = {}
+    for _, action, rank, start_s, end_s, _, _ in timeline.spans:
+        change = changes.of(action)
+        if rank not in times_s:
+            times_s[rank], steps[rank] = [], []
+        if change is not None:
+            times_s[rank] += start_s, end_s
+            steps[rank] += change
+    return {
+        rank: MemoryCurve(static[rank], np.array(times_s[rank]), static[rank] + np.cumsum(steps[rank], dtype=np.int64))
+        for rank in sorted(times_s)
+    }
+
+
+def peak_bytes(curves: Mapping[int, MemoryCurve]) -> int:
+    """The most that lies on any rank."""
+    return max((curve.peak_bytes for curve in curves.values()), default=0)
+
+
+def _static(layout: Layout, memory: Memory) -> dict[int, int]:
+    """What lies on each rank, of all the stages it holds."""
+    held: Counter[int] = Counter()
+    for index, stage in enumerate(layout.stages):
+        size = memory.static_bytes(layout, index)
+        for rank in stage.ranks:
+            held[rank] += size
+    return held
+
+
+class _Changes:
+    """What each action changes, asked of `memory` once for each stage, kind and shape of micro-batch."""
+
+    def __init__(self, timeline: Timeline, rounds: Sequence[Round], layout: Layout, memory: Memory) -> None:
+        self._layout, self._memory = layout, memory
+        self._work = {one.number: one.work for one in rounds}
+        self._shapes: dict[object, int] = {}
+        self._shape_of = {
+            one.number: [self._shapes.setdefault(_shape(each), len(self._shapes)) for each in one.work]
+            for one in rounds
+        }
+        self._known: dict[tuple[int, str, int, int | None, int], _Change] = {}
+        cut = {span.action for span in timeline.spans if span.action.part is not None}
+        self._parts = Counter(action._replace(part=None) for action in cut)
+
+    def of(self, action: Action) -> _Change | None:
+        """What the action changes; None where it is none of the compute lane."""
+        number, stage, kind, micro_batch, part = action
+        letters = kind._value_
+        if letters not in _COMPUTING:
+            return None
+        shape = self._shape_of[number][micro_batch] if letters != _OPTIMIZER else -1
+        parts = 1 if part is None else self._parts[action._replace(part=None)]
+        change = self._known.get((stage, letters, shape, part, parts))
+        if change is None:
+            work = self._work[number][micro_batch] if shape >= 0 else MicroBatch(())
+            change = self._change(stage, kind, work, part or 0, parts)
+            self._known[stage, letters, shape, part, parts] = change
+        return change
+
+    def _change(self, stage: int, kind: Kind, micro_batch: MicroBatch, part: int, parts: int) -> _Change:
+        working = self._memory.working_bytes(self._layout, stage, micro_batch, kind)
+        if kind is Kind.OPTIMIZER:
+            return _Change(working, -working)
+        held = self._memory.held(self._layout, stage, micro_batch)
+        if kind is Kind.FORWARD:
+            return _Change(_share(held.total_bytes, part, parts) + working, -working)
+        freed = {
+            Kind.BACKWARD: held.total_bytes,
+            Kind.BACKWARD_INPUT: held.until_input_bytes,
+            Kind.BACKWARD_WEIGHT: held.until_weight_bytes,
+        }[kind]
+        return _Change(working, -working - _share(freed, part, parts))
+
+
+_COMPUTING = frozenset(kind.value for kind in Kind if kind.lane is Lane.COMPUTE)
+_OPTIMIZER = Kind.OPTIMIZER.value
+
+
+def _shape(micro_batch: MicroBatch) -> tuple[object, ...]:
+    return tuple([row[2:] for row in micro_batch.rows])
+
+
+def _share(size: int, part: int, parts: int) -> int:
+    """What one of several equal parts has of a number of bytes; together they have all of it."""
+    return size * (part + 1) // parts - size * part // parts
