@@ -1,10 +1,10 @@
 """Bytes of activations that a forward keeps for its backward, counted from what each gradient needs.
 
-The count is that of Korthikanti et al., "Reducing Activation Recomputation in Large Transformer Models" (2022), section 4,
-in other shapes: gated MLPs, grouped-query and latent attention, experts, fused attention, no dropout. For a GPT layer with
-dropout and unfused attention it is exactly theirs: s b h (34 + 5 a s / h) bytes, with a tensor group of t ranks
-s b h (10 + 24 / t + 5 a s / (h t)), and with sequence split s b h (34 / t + 5 a s / (h t)). As there, the statistics of
-norms and the token ids are left out: they are small.
+The count is that of Korthikanti et al., "Reducing Activation Recomputation in Large Transformer Models" (2022),
+section 4, in other shapes: gated MLPs, grouped-query and latent attention, experts, fused attention, no dropout. For a
+GPT layer with dropout and unfused attention it is exactly theirs: s b h (34 + 5 a s / h) bytes, with a tensor group of t
+ranks s b h (10 + 24 / t + 5 a s / (h t)), and with sequence split s b h (34 / t + 5 a s / (h t)). As there, the
+statistics of norms and the token ids are left out: they are small.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def layer_kept(spec: ModelSpec, layer: int, work: Work) -> Kept:
 
 
 def layer_kept_bytes(spec: ModelSpec, layer: int, work: Work, recompute: Recompute = "none") -> float:
-    """What one layer's forward keeps until its backward. "full" keeps the layer's input, "selective" all but the scores.
+    """What one layer's forward keeps until its backward: with "full" its input, with "selective" all but the scores.
 
     Source: Korthikanti et al. (2022), sections 4 and 5, equations 1 to 6.
     """
@@ -115,7 +115,7 @@ def _blocks(spec: ModelSpec, work: Work) -> Kept:
 
 
 def _attention(spec: ModelSpec, work: Work) -> Kept:
-    """Queries, keys and values; the output projection's input; where queries and keys are normalised, what they were."""
+    """Queries, keys and values; the output projection's input; queries and keys before their norm, if they have one."""
     queries, keys = work.share.heads * spec.head_dim, work.share.kv_heads * spec.head_dim
     widths = 2 * queries + 2 * keys + (queries + keys if spec.qk_norm else 0)
     return _attended(work, widths)
@@ -152,8 +152,8 @@ def _mlp(spec: ModelSpec, work: Work, size: int) -> Kept:
 def _experts(spec: ModelSpec, work: Work) -> Kept:
     """Every routed token as often as it is routed, before and after its expert, and what the expert keeps itself.
 
-    The router's probabilities are float32; an expert's result is kept because its weight's gradient needs it. Routing is
-    taken as even. Counted from the layer's equations; Korthikanti et al. have no experts.
+    The router's probabilities are float32; an expert's result is kept because the gradient of its probability needs it.
+    Routing is taken as even. Counted from the layer's equations; Korthikanti et al. have no experts.
     """
     experts = spec.experts
     assert experts is not None

@@ -1,10 +1,10 @@
 """Seconds of collectives by latency and bandwidth, and the bytes that every rank sends for them.
 
-The model is that of Hockney: a message of n bytes takes latency + n / bandwidth. The algorithms and their costs are those
-of Thakur, Rabenseifner and Gropp, "Optimization of Collective Communication Operations in MPICH" (2005), section 4, without
-the cost of adding; n is always the whole vector, as it is before an all-reduce and after an all-gather. The bytes on the
-wire agree with the bus bandwidth of nccl-tests (doc/PERFORMANCE.md): 2 (p - 1) / p of n for an all-reduce, (p - 1) / p for
-the others.
+The model is that of Hockney: a message of n bytes takes latency + n / bandwidth. The algorithms and their costs are
+those of Thakur, Rabenseifner and Gropp, "Optimization of Collective Communication Operations in MPICH" (2005), section
+4, without the cost of adding; n is always the whole vector, as it is before an all-reduce and after an all-gather. The
+bytes on the wire agree with the bus bandwidth of nccl-tests (doc/PERFORMANCE.md): 2 (p - 1) / p of n for an all-reduce,
+(p - 1) / p for the others.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Collective = Literal["all_reduce", "reduce_scatter", "all_gather", "all_to_all",
 
 @dataclass(frozen=True, slots=True)
 class Channel:
-    """What a rank sends through. `reached`: the share of the link's bandwidth that a message of so many bytes reaches."""
+    """What a rank sends through. `reached`: share of the link's bandwidth that a message of so many bytes reaches."""
 
     link: LinkCost
     reached: Curve | None = None
@@ -55,8 +55,8 @@ class Group:
 def sent_bytes(collective: Collective, vector_bytes: float, ranks: int) -> float:
     """Bytes that every rank sends, on average over the ranks, by the ring or by direct messages.
 
-    All-to-all: `vector_bytes` is what one rank has for all ranks, itself included. Broadcast: every rank but the last of
-    the chain sends the vector once.
+    All-to-all: `vector_bytes` is what one rank has for all ranks, itself included. Broadcast: every rank but the last
+    of the chain sends the vector once.
     """
     others = (ranks - 1) / ranks
     return vector_bytes * others * (2 if collective == "all_reduce" else 1)
@@ -90,7 +90,7 @@ def tree_all_reduce_s(vector_bytes: float, ranks: int, channel: Channel, chunks:
 
 
 def all_reduce_s(vector_bytes: float, group: Group) -> float:
-    """The faster of ring and tree; over hosts: reduce-scatter inside, all-reduce of the parts between hosts, all-gather.
+    """The faster of ring and tree; over hosts: reduce-scatter inside, all-reduce of the parts beyond, all-gather.
 
     Source of the two levels: Jia et al., "Highly Scalable Deep Learning Training System with Mixed-Precision" (2018),
     section 4.2; NCCL's trees also go through each host first.
@@ -125,7 +125,7 @@ def all_to_all_s(vector_bytes: float, group: Group) -> float:
 
 
 def broadcast_s(vector_bytes: float, group: Group) -> float:
-    """⌈log2 p⌉ messages of the whole vector, or scatter and all-gather, whichever is faster (Thakur et al., section 4.3)."""
+    """⌈log2 p⌉ messages of the whole vector, or scatter and all-gather: the faster (Thakur et al. 2005, section 4.3)."""
     within = _flat_broadcast_s(vector_bytes, group.inside, group.inner)
     if group.hosts == 1 or group.outer is None:
         return within

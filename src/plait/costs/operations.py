@@ -19,9 +19,10 @@ OperationKind = Literal["matmul", "attention", "memory"]
 class Operation(NamedTuple):
     """`times` products of [rows, inner] by [inner, columns], or attention, or something that only moves bytes.
 
-    Attention has the query tokens as rows, the mean number of keys as columns, a head's dimensions as inner and heads as
-    times. `flops`, `moved_bytes` and `backward_bytes` (what the gradient of its input moves) are of all `times`.
-    `weights`: one of the operands is a weight. `scores_flops`: the part of attention that a fused backward computes again.
+    Attention has the query tokens as rows, the mean number of keys as columns, a head's dimensions as inner, and heads
+    as times. `flops`, `moved_bytes` and `backward_bytes` (what the gradient of its input moves) are of all `times`.
+    `weights`: one of the operands is a weight. `scores_flops`: the part of attention that a fused backward computes
+    once more.
     """
 
     name: str
@@ -42,7 +43,7 @@ class Work:
     """What one rank computes of a layer for one micro-batch.
 
     `tokens`: positions computed (with context split: of this rank). `pairs`: query-key pairs over all of them.
-    `share`: what the rank holds of the layer. `ep`: ranks that the experts are dealt to; every one of them brings as many
+    `share`: what the rank holds of the layer. `ep`: ranks that the experts are dealt to; each of them brings as many
     tokens. `split`: ranks that norms and residuals are divided over (tp with sequence split, else 1). `fused`: scores
     are never stored. `absorbed`: latent attention works on the latent itself, as decoding does. `item_bytes` of an
     activation, `weight_bytes` of a weight.
@@ -195,7 +196,10 @@ def _mlp(spec: ModelSpec, work: Work, prefix: str, size: int) -> tuple[Operation
 
 
 def _experts(spec: ModelSpec, work: Work) -> tuple[Operation, ...]:
-    """Router, the rank's experts on the tokens that come to it (as many as it sends, if routing is even), shared ones."""
+    """Router, the rank's experts on the tokens that come to it, shared experts.
+
+    Routing is taken as even: as many tokens come as go, and every expert has as many.
+    """
     experts = spec.experts
     assert experts is not None
     inner = work.share.of(experts.intermediate)

@@ -43,7 +43,7 @@ RECIPES: Mapping[str, Recipe] = MappingProxyType(
             ),
             Recipe(
                 "mixed-float32-gradients", 2, 4, 12,
-                "Megatron-LM, docs of the distributed optimizer: bfloat16 weights, float32 gradients, 18 bytes a parameter",
+                "Megatron-LM, docs of its distributed optimizer: bfloat16 weights and float32 gradients, 18 bytes",
             ),
             Recipe("float32", 4, 4, 8, "weights, gradients, momentum and variance of Adam, all float32"),
             Recipe("float32-sgd", 4, 4, 0, "weights and gradients in float32; SGD without momentum has no states"),
@@ -66,7 +66,7 @@ def recipe_for(dtype: str) -> Recipe:
 
 
 class RankParameters(NamedTuple):
-    """Parameters on one rank: `experts` are shared by the ranks of dp × cp alone, all others (`dense`) by dp × ep × cp."""
+    """Parameters on one rank: `experts` lie on all ranks of dp × cp, all others (`dense`) on all of dp × ep × cp."""
 
     dense: int
     experts: int
@@ -131,7 +131,7 @@ def end_rank_parameters(spec: ModelSpec, share: Share, *, first: bool, last: boo
 def rank_parameters(
     spec: ModelSpec, ranges: Sequence[tuple[int, int]], tp: int = 1, ep: int = 1, shares: Sequence[int] = ()
 ) -> RankParameters:
-    """Parameters on the fullest rank of a position that holds these ranges of layers [first, end). Errors: PlanError."""
+    """Parameters on the fullest rank of a position that holds these layers, each [first, end). Errors: PlanError."""
     share = largest_share(spec, tp, shares)
     kinds = {kind: layer_rank_parameters(spec, layer, share, ep) for kind, layer in layer_kinds(spec).items()}
     first = any(begin == 0 for begin, _ in ranges)

@@ -2,8 +2,8 @@
 
 Ranks are numbered with tp fastest, then cp, ep, dp, and pp slowest; ranks of one host follow each other. Tensor groups
 then lie on the fastest links and stages on the slowest: an exchange inside a layer is needed for every layer and waits,
-a stage's message is needed once a stage (Narayanan et al., "Efficient Large-Scale Language Model Training on GPU Clusters
-Using Megatron-LM" (2021), section 3.2, takeaway 1).
+a stage's message is needed once a stage (Narayanan et al., "Efficient Large-Scale Language Model Training on GPU
+Clusters Using Megatron-LM" (2021), section 3.2, takeaway 1).
 """
 
 from __future__ import annotations

@@ -162,8 +162,8 @@ def recompute_flops(spec: ModelSpec, layer: int, work: Work, recompute: Recomput
     """What a backward computes again of one layer.
 
     "full": the layer's forward. "selective": scores and values, whose products are what unfused attention would keep
-    (Korthikanti et al., "Reducing Activation Recomputation in Large Transformer Models" (2022), section 5); nothing where
-    attention is fused.
+    (Korthikanti et al., "Reducing Activation Recomputation in Large Transformer Models" (2022), section 5); nothing
+    where attention is fused.
     """
     if recompute == "none" or (recompute == "selective" and work.fused):
         return 0.0
@@ -203,9 +203,9 @@ def _alike(spec: ModelSpec) -> list[tuple[int, int]]:
 
 
 def expected_experts(count: int, per_token: int, tokens: float) -> float:
-    """Distinct experts that `tokens` tokens are routed to, each to `per_token` of `count` at random: E(1 - (1 - k/E)^T).
+    """Distinct experts that `tokens` tokens are routed to, each to `per_token` of `count` at random.
 
-    Source: the occupancy problem (Feller, "An Introduction to Probability Theory", volume 1, section IV.2).
+    E (1 - (1 - k / E)^T), by the linearity of expectation. Source: the occupancy problem (Feller, "An Introduction to Probability Theory", volume 1, section IV.2).
     """
     untouched: float = (1 - per_token / count) ** tokens
     return count * (1 - untouched)
@@ -234,7 +234,7 @@ def parameters_read(spec: ModelSpec, first: int, end: int, tokens: float) -> flo
 
 
 def cache_values(spec: ModelSpec, kv_heads: int | None = None) -> int:
-    """Values that one layer's cache holds for one position: 2 × KV heads × head size, or the latent and its rotated key.
+    """Values that one layer's cache holds for one position: 2 × KV heads × head size, or a latent and a rotated key.
 
     Sources: Ainslie et al., "GQA" (2023); DeepSeek-AI, "DeepSeek-V2" (2024), table 1. `kv_heads`: those of one rank; a
     latent is whole on every rank.
