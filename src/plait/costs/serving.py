@@ -61,7 +61,8 @@ class ServingModel:
 
     def __init__(self, spec: ModelSpec, cluster: Cluster, dtype: str = "bfloat16", weights: str | None = None) -> None:
         self.spec, self.cluster, self.dtype, self.weights = spec, cluster, dtype, weights or dtype
-        self.sizes = Sizes(_known(self.weights, FORMAT_BYTES, "weight format"), _known(dtype, ITEM_BYTES, "dtype"))
+        item_bytes = _known(dtype, ITEM_BYTES, "dtype")
+        self.sizes = Sizes(_known(self.weights, FORMAT_BYTES, "weight format"), item_bytes)
         self.wires = Wires(cluster)
         self._rates = {device.name: _rates(device, dtype) for device in cluster.devices}
         self._layer_s: dict[tuple[str, object, tuple[Rows, ...], Share], float] = {}
