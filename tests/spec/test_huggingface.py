@@ -208,7 +208,7 @@ def test_windows(given: dict[str, Any], windows: tuple[int | None, ...]) -> None
 
 
 def test_unknown_architectures() -> None:
-    known = "(known: gpt2, llama, mistral, olmo2, phi3, qwen2, qwen3)"
+    known = "(known: deepseek_v3, gpt2, llama, mistral, mixtral, olmo2, phi3, qwen2, qwen3, qwen3_moe)"
     for given, hint in (("olmo3", "did you mean 'olmo2'? " + known), ("mamba", "did you mean 'llama'? " + known)):
         with pytest.raises(SpecError) as caught:
             spec_from_config({"model_type": given}, "m")

@@ -2,8 +2,8 @@
 
 The count is that of Korthikanti et al., "Reducing Activation Recomputation in Large Transformer Models" (2022),
 section 4, in other shapes: gated MLPs, grouped-query and latent attention, experts, fused attention, no dropout. For a
-GPT layer with dropout and unfused attention it is exactly theirs: s b h (34 + 5 a s / h) bytes, with a tensor group of t
-ranks s b h (10 + 24 / t + 5 a s / (h t)), and with sequence split s b h (34 / t + 5 a s / (h t)). As there, the
+GPT layer with dropout and unfused attention it is exactly theirs: s b h (34 + 5 a s / h) bytes, with a tensor group of
+t ranks s b h (10 + 24 / t + 5 a s / (h t)), and with sequence split s b h (34 / t + 5 a s / (h t)). As there, the
 statistics of norms and the token ids are left out: they are small.
 """
 

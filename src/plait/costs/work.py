@@ -205,7 +205,8 @@ def _alike(spec: ModelSpec) -> list[tuple[int, int]]:
 def expected_experts(count: int, per_token: int, tokens: float) -> float:
     """Distinct experts that `tokens` tokens are routed to, each to `per_token` of `count` at random.
 
-    E (1 - (1 - k / E)^T), by the linearity of expectation. Source: the occupancy problem (Feller, "An Introduction to Probability Theory", volume 1, section IV.2).
+    E (1 - (1 - k / E)^T), by the linearity of expectation. Source: the occupancy problem (Feller, "An Introduction to
+    Probability Theory", volume 1, section IV.2).
     """
     untouched: float = (1 - per_token / count) ** tokens
     return count * (1 - untouched)

@@ -15,6 +15,7 @@ from plait.nn.linear import make_linear, packs
 from plait.nn.norms import make_norm
 from plait.nn.rope import rotations
 from plait.plans.round import Row
+from plait.spec.checked import require_runnable
 from plait.spec.model import ModelSpec
 from plait.spec.tensors import stage_tensors
 
@@ -27,6 +28,7 @@ class StageModel:
     weights are laid out, and with that the last bits, never more.
 
     Raises:
+        SpecError: the model has experts or latent attention, which can be planned only.
         WeightsError: tensors are missing or have another shape.
     """
 
@@ -40,6 +42,7 @@ class StageModel:
         rows: int = 1,
     ) -> None:
         assert 0 <= first < end <= spec.layers, f"layers [{first}, {end}) of {spec.layers}"
+        require_runnable(spec)
         _check(tensors, stage_tensors(spec, first, end))
         self.spec, self.first, self.end, self.dtype = spec, first, end, dtype
         self.device = next(iter(tensors.values())).device

@@ -8,7 +8,7 @@ from plait.spec.model import ModelSpec
 
 def checked(spec: ModelSpec, what: str) -> ModelSpec:
     """`spec` itself. Raises SpecError, titled `what`, where its figures contradict each other."""
-    for problem in (_heads(spec), _rotation(spec), _windows(spec), _ids(spec)):
+    for problem in (_heads(spec), _rotation(spec), _windows(spec), _ids(spec), _experts(spec)):
         if problem:
             raise SpecError(f"{what}: {problem}")
     return spec
@@ -48,6 +48,25 @@ def _ids(spec: ModelSpec) -> str | None:
             if each is not None and each >= spec.vocab:
                 return f"{name} token id {each} lies outside the vocabulary of {spec.vocab}"
     return None
+
+
+def _experts(spec: ModelSpec) -> str | None:
+    experts = spec.experts
+    if experts is None:
+        return None
+    if experts.per_token > experts.count:
+        return f"every token goes to {experts.per_token} experts, and there are only {experts.count}"
+    if experts.dense_layers >= spec.layers:
+        return f"the first {experts.dense_layers} layers have no experts, and the model has {spec.layers} layers"
+    return None
+
+
+def require_runnable(spec: ModelSpec) -> None:
+    """Raise SpecError where the model can be planned but not run yet."""
+    parts = {"a mixture of experts": spec.experts, "latent attention": spec.latent}
+    given = [words for words, part in parts.items() if part is not None]
+    if given:
+        raise SpecError(f"{spec.name} has {' and '.join(given)}: such a model can be planned but not run yet")
 
 
 def head_dim(hidden: int, heads: int, what: str) -> int:

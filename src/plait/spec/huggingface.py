@@ -12,6 +12,7 @@ from typing import Any
 from plait.errors import SpecError
 from plait.spec.checked import checked, head_dim
 from plait.spec.fields import Fields, choices
+from plait.spec.huggingface_experts import PLANNED_FAMILIES, planned_spec
 from plait.spec.huggingface_keys import DEFAULTS, SIZES, refuse_other_models
 from plait.spec.huggingface_rope import rope_from_config
 from plait.spec.model import FAMILIES, ModelSpec
@@ -25,6 +26,7 @@ _ACTIVATIONS: Mapping[str, Any] = {
     "silu": "silu",
     "swish": "silu",
 }
+_KNOWN = tuple(sorted((*FAMILIES, *PLANNED_FAMILIES)))
 _FULL, _SLIDING = "full_attention", "sliding_attention"
 
 
@@ -35,16 +37,15 @@ def spec_from_config(config: Mapping[str, Any], name: str) -> ModelSpec:
     """
     family = config.get("model_type")
     if family is None:
-        raise SpecError(f"config of {name!r}: missing model_type (known: {', '.join(FAMILIES)})")
-    if family not in FAMILIES:
-        raise SpecError(f"config of {name!r}: unknown architecture {family!r}; {choices(family, FAMILIES)}")
+        raise SpecError(f"config of {name!r}: missing model_type (known: {', '.join(_KNOWN)})")
+    if family not in _KNOWN:
+        raise SpecError(f"config of {name!r}: unknown architecture {family!r}; {choices(family, _KNOWN)}")
     what = f"{family} config of {name!r}"
     Fields(config, what).require(SIZES[family])
     refuse_other_models(Fields(config, what), family)
     # null is a value of its own in a config: "sliding_window": null is no window, though the default is 4096
     fields = Fields({**DEFAULTS[family], **config}, what)
-    spec = _gpt2(fields, name) if family == "gpt2" else _rotary(fields, family, name)
-    return checked(spec, what)
+    return checked(_READERS.get(family, _rotary)(fields, family, name), what)
 
 
 def eos_from_generation_config(spec: ModelSpec, generation: Mapping[str, Any]) -> ModelSpec:
@@ -84,11 +85,15 @@ def _rotary(fields: Fields, family: str, name: str) -> ModelSpec:
     )
 
 
-def _gpt2(fields: Fields, name: str) -> ModelSpec:
+def _planned(fields: Fields, family: str, name: str) -> ModelSpec:
+    return planned_spec(fields, family, name, _ids(fields))
+
+
+def _gpt2(fields: Fields, family: str, name: str) -> ModelSpec:
     hidden, heads, layers = fields.count("n_embd"), fields.count("n_head"), fields.layers("n_layer")
     return ModelSpec(
         name=name,
-        family="gpt2",
+        family=family,
         layers=layers,
         hidden=hidden,
         heads=heads,
@@ -152,3 +157,6 @@ def _ids(fields: Fields) -> dict[str, Any]:
     if len(bos) > 1:
         raise fields.fail(f"bos_token_id is {list(bos)}; only one can begin a text")
     return {"bos": bos[0] if bos else None, "eos": fields.token_ids("eos_token_id")}
+
+
+_READERS = {"gpt2": _gpt2, **dict.fromkeys(PLANNED_FAMILIES, _planned)}

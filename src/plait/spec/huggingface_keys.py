@@ -16,6 +16,18 @@ from plait.spec.fields import Fields
 _ROTARY_SIZES = ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads")
 SIZES: Mapping[str, tuple[str, ...]] = {
     **dict.fromkeys(("llama", "mistral", "olmo2", "phi3", "qwen2", "qwen3"), _ROTARY_SIZES),
+    "mixtral": (*_ROTARY_SIZES, "num_local_experts", "num_experts_per_tok"),
+    "qwen3_moe": (*_ROTARY_SIZES, "moe_intermediate_size", "num_experts_per_tok"),
+    "deepseek_v3": (
+        *_ROTARY_SIZES,
+        "kv_lora_rank",
+        "qk_rope_head_dim",
+        "qk_nope_head_dim",
+        "v_head_dim",
+        "moe_intermediate_size",
+        "n_routed_experts",
+        "num_experts_per_tok",
+    ),
     "gpt2": ("vocab_size", "n_embd", "n_layer", "n_head"),
 }
 """What must be there: `transformers` has defaults for these too, but they are another model's."""
@@ -70,6 +82,38 @@ DEFAULTS: Mapping[str, Mapping[str, Any]] = {
         "bos_token_id": None,
         "eos_token_id": 50279,
     },
+    "mixtral": _ROTARY
+    | {
+        "rms_norm_eps": 1e-5,
+        "num_key_value_heads": 8,
+        "max_position_embeddings": 131072,
+        "sliding_window": None,
+        "bos_token_id": 1,
+        "eos_token_id": 2,
+    },
+    "qwen3_moe": {key: value for key, value in _ROTARY.items() if key != "head_dim"}
+    | {
+        "num_key_value_heads": 4,
+        "max_position_embeddings": 32768,
+        "attention_bias": False,
+        "use_sliding_window": False,
+        "sliding_window": 4096,
+        "decoder_sparse_step": 1,
+        "mlp_only_layers": None,
+        "bos_token_id": None,
+        "eos_token_id": None,
+    },
+    "deepseek_v3": _ROTARY
+    | {
+        "num_key_value_heads": 128,
+        "max_position_embeddings": 4096,
+        "attention_bias": False,
+        "q_lora_rank": 1536,
+        "n_shared_experts": 1,
+        "first_k_dense_replace": 3,
+        "bos_token_id": 0,
+        "eos_token_id": 1,
+    },
     "gpt2": {
         "n_positions": 1024,
         "n_inner": None,
@@ -89,6 +133,37 @@ _FIXED: Mapping[str, tuple[Any, ...]] = {
     "partial_rotary_factor": (1.0,),
     "pretraining_tp": (1,),
     "scale_attn_weights": (True,),
+}
+# of models that can be planned only: read as another name of something, or without a say in what is multiplied
+_PLANNED = {
+    "mixtral": {"output_router_logits", "router_aux_loss_coef", "router_jitter_noise"},
+    "qwen3_moe": {
+        "head_dim",
+        "max_window_layers",
+        "norm_topk_prob",
+        "num_experts",
+        "num_local_experts",
+        "output_router_logits",
+        "router_aux_loss_coef",
+    },
+    "deepseek_v3": {
+        "aux_loss_alpha",
+        "ep_size",
+        "moe_layer_freq",
+        "n_group",
+        "norm_topk_prob",
+        "num_nextn_predict_layers",
+        "output_router_logits",
+        "pretraining_tp",
+        "qk_head_dim",
+        "quantization_config",
+        "rope_interleave",
+        "routed_scaling_factor",
+        "scoring_func",
+        "seq_aux",
+        "topk_group",
+        "topk_method",
+    },
 }
 _HARMLESS = frozenset(
     (
@@ -170,13 +245,16 @@ _MATHEMATICS = re.compile(
     "residual|embed|position|clip|clamp|alibi|gate|latent|rank|sink|compress|spars|per_layer|parallel|pretraining_tp"
 )
 _CLASSES = {
+    "deepseek_v3": ("DeepseekV3ForCausalLM", "DeepseekV3Model"),
     "gpt2": ("GPT2LMHeadModel", "GPT2Model"),
     "llama": ("LlamaForCausalLM", "LlamaModel"),
     "mistral": ("MistralForCausalLM", "MistralModel"),
+    "mixtral": ("MixtralForCausalLM", "MixtralModel"),
     "olmo2": ("Olmo2ForCausalLM", "Olmo2Model"),
     "phi3": ("Phi3ForCausalLM", "Phi3Model"),
     "qwen2": ("Qwen2ForCausalLM", "Qwen2Model"),
     "qwen3": ("Qwen3ForCausalLM", "Qwen3Model"),
+    "qwen3_moe": ("Qwen3MoeForCausalLM", "Qwen3MoeModel"),
 }
 
 
@@ -205,7 +283,7 @@ def unread_keys(config: Mapping[str, Any], family: str) -> list[str]:
 
 def known_keys(family: str) -> frozenset[str]:
     """All keys that are read for the family."""
-    keys = {*SIZES[family], *DEFAULTS[family]}
+    keys = {*SIZES[family], *DEFAULTS[family], *_PLANNED.get(family, ())}
     if family != "gpt2":
         keys |= {"rope_parameters", "rope_scaling", "rope_theta", "original_max_position_embeddings", "layer_types"}
     if family == "phi3":

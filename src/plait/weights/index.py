@@ -16,6 +16,7 @@ from typing import Any
 import msgspec
 
 from plait.errors import WeightsError
+from plait.spec.checked import require_runnable
 from plait.spec.gguf import spec_from_gguf
 from plait.spec.huggingface import eos_from_generation_config, spec_from_config
 from plait.spec.huggingface_keys import unread_keys
@@ -111,6 +112,7 @@ def _open_safetensors(source: Path) -> WeightsIndex:
         raise _refuse_pickles(source, [each for each in pickles if each != "training_args.bin"] or pickles)
     content = _json(config)
     spec = spec_from_config(content, directory.resolve().name)
+    require_runnable(spec)
     unread = unread_keys(content, spec.family)
     generation = directory / "generation_config.json"
     if generation.is_file():
