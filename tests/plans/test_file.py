@@ -6,9 +6,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from plait.errors import PlanError
-from plait.plans.file import dump_plan, load_plan, plan_from_text, save_plan
+from plait.plans.file import PlanFile, dump_plan, load_plan, load_plan_file, plan_from_text, save_plan
 from plait.plans.layout import Layout, Stage
-from plait.plans.plan import Plan, check_plan
+from plait.plans.plan import Plan, check_plan, check_runnable
+from plait.plans.rules import DTYPE_BYTES
+from plait.spec.cluster import Cluster, Device, Host, Network, Wire
 from plait.spec.model import ModelSpec, Rope
 
 SPEC = ModelSpec(
@@ -89,6 +91,12 @@ def swapped() -> Plan:
     return replace(made, layout=replace(made.layout, stages=stages))
 
 
+def elsewhere(host: str) -> Plan:
+    made = plan()
+    stages = tuple(replace(stage, host=host, dtype="float32", weights="float32") for stage in made.layout.stages)
+    return replace(made, layout=replace(made.layout, stages=stages))
+
+
 def tensor_split() -> Plan:
     made = plan()
     first, second = made.layout.stages
@@ -102,18 +110,105 @@ def tensor_split() -> Plan:
         (plan(chunk=100), "chunk is 100, but must be a multiple of 64 positions"),
         (plan(micro_batches=0), "micro_batches is 0, but must be at least 1"),
         (plan(context=513), "context is 513 positions, but tiny was made for at most 512: 1 too many"),
-        (with_stage(dtype="int7"), "stage 0: unknown dtype 'int7' (known: bfloat16, float32)"),
-        (
-            with_stage(dtype="bfloat16"),
-            "stage 0 stores weights as float32 but computes in bfloat16: not supported",
-        ),
+        (with_stage(dtype="int7"), f"stage 0: unknown dtype 'int7' (known: {', '.join(sorted(DTYPE_BYTES))})"),
         (with_stage(threads=0), "stage 0 has 0 threads, but needs at least 1"),
-        (with_stage(device="cuda"), "stage 0 is on device 'cuda', but only 'cpu' can be run yet"),
-        (swapped(), "stage 0 is on ranks [1], but must be on rank 0 alone"),
-        (tensor_split(), "the plan splits along tp, but only pp can be run yet"),
+        (with_stage(devices=("a", "b")), "stage 0 has 1 ranks, but names 2 devices"),
+        (
+            with_stage(shares=(3, 2)),
+            "stage 0 gives its tensor group 3 + 2 = 5 heads, but tiny has 4 and every rank needs at least 1",
+        ),
     ],
 )
 def test_plans_that_cannot_be(made: Plan, message: str) -> None:
     with pytest.raises(PlanError) as error:
         check_plan(made, SPEC)
     assert str(error.value) == message
+
+
+LOOK = "or look at this plan with plait simulate"
+
+
+@pytest.mark.parametrize(
+    ("made", "message"),
+    [
+        (
+            with_stage(dtype="bfloat16"),
+            "stage 0 stores weights as float32 but computes in bfloat16: not supported",
+        ),
+        (with_stage(weights="q4_0"), "stage 0: weights 'q4_0' cannot be run yet (known: bfloat16, float32)"),
+        (
+            with_stage(device="cuda"),
+            "stage 0 is on device 'cuda', but only 'cpu' can be run yet: plan for the CPU of this machine, " + LOOK,
+        ),
+        (swapped(), "stage 0 is on ranks [1], but must be on rank 0 alone"),
+        (
+            tensor_split(),
+            "the plan splits along tp = 2, but only pp can be run yet: plan again with --tp 1, " + LOOK,
+        ),
+        (
+            with_stage(host="desk"),
+            "the plan is for 2 hosts (desk, localhost), but ranks can be started on this machine only yet: "
+            "plan for one host, " + LOOK,
+        ),
+        (
+            elsewhere("desk"),
+            "the plan is for host 'desk', and this machine is 'laptop': run it there, or write host = 'localhost' in "
+            "its stages if it is this one",
+        ),
+    ],
+)
+def test_plans_that_cannot_be_run_yet_are_plans_all_the_same(made: Plan, message: str) -> None:
+    check_plan(made, SPEC)
+    with pytest.raises(PlanError) as error:
+        check_runnable(made, "laptop")
+    assert str(error.value) == message
+
+
+def test_plans_that_can_be_run() -> None:
+    check_runnable(plan(), "laptop")
+    check_runnable(elsewhere("laptop"), "laptop")
+
+
+CLUSTER = Cluster(
+    (Host("node-0"),),
+    tuple(Device(f"node-0.{index}", "node-0", 2**30, {"float32": 1e12}, 1e11, kind="cuda") for index in range(4)),
+    network=Network(Wire(1e-6, 1e10), Wire(1e-6, 1e10)),
+)
+
+
+def on_cluster(names: tuple[str, ...]) -> Plan:
+    made = tensor_split()
+    halves = (names[:2], names[2:])
+    stages = tuple(replace(stage, devices=half) for stage, half in zip(made.layout.stages, halves, strict=True))
+    return replace(made, layout=replace(made.layout, stages=stages))
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2, 3), (3, 1, 0, 2)])
+def test_a_plan_with_its_cluster(tmp_path: Path, order: tuple[int, ...]) -> None:
+    """Devices in the cluster's order need not be written; in another they are."""
+    made = on_cluster(tuple(f"node-0.{index}" for index in order))
+    save_plan(made, tmp_path / "plan.toml", CLUSTER)
+    assert load_plan_file(tmp_path / "plan.toml") == PlanFile(made, CLUSTER)
+    assert load_plan(tmp_path / "plan.toml") == made
+    assert ("devices = [" in (tmp_path / "plan.toml").read_text()) == (order != (0, 1, 2, 3))
+
+
+def test_a_device_that_the_cluster_lacks() -> None:
+    text = dump_plan(on_cluster(("node-0.0", "node-0.1", "node-0.2", "node-1.3")), CLUSTER)
+    assert refusal(text) == "stage 1: no device 'node-1.3' in the cluster; did you mean 'node-0.3'?"
+
+
+def test_a_cluster_with_a_fault() -> None:
+    text = dump_plan(on_cluster(tuple(f"node-0.{index}" for index in range(4))), CLUSTER)
+    assert refusal(text.replace("latency_s = 1e-06", "latency_s = -1", 1)) == (
+        "the cluster of the plan has a fault:\n"
+        "  network.within_host.latency_s is -1: input should be greater than or equal to 0"
+    )
+
+
+def test_unknown_tasks_and_ranks() -> None:
+    text = dump_plan(plan())
+    assert refusal('task = "trane"\n' + text) == "the plan has the unknown task 'trane': did you mean 'train'?"
+    assert refusal(text.replace("ranks = [\n    0,\n]\n", "", 1)) == (
+        "the plan has a fault:\n  stages.0: it needs either ranks or rank_range"
+    )

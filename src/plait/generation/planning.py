@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import platform
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -18,7 +19,7 @@ from plait.planner.cut import proportional_layers
 from plait.planner.local import Wishes, draft_plan, plan_local
 from plait.plans.file import load_plan
 from plait.plans.layout import DTYPES, Layout
-from plait.plans.plan import GRID, Plan, check_plan
+from plait.plans.plan import GRID, Plan, check_plan, check_runnable
 from plait.plans.sampling import SamplingParams
 from plait.prober.host import usable_cores
 from plait.schedules.batching import check_request
@@ -107,6 +108,7 @@ def model_name(options: Options, plan: Plan | None) -> str:
 
 def _from_file(plan: Plan, opened: Opened) -> Plan:
     check_plan(plan, opened.spec)
+    check_runnable(plan, platform.node())
     prove_plan(plan)
     require_memory(plan, opened.spec, free_memory(plan.layout))
     return plan

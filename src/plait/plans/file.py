@@ -1,52 +1,51 @@
-"""Plan files: layout, schedule name and parameters as TOML. Actions are not stored: the schedule makes them again."""
+"""Plan files: layout, schedule name and parameters as TOML. Actions are not stored: the schedule makes them again.
+
+A file of generation says ``task = "generate"`` or nothing, one of training ``task = "train"`` (`plans.training_file`).
+A plan for other machines than this one holds them in a ``[cluster]`` table, written as a cluster file is: the file can
+be simulated alone, wherever it is.
+"""
 
 from __future__ import annotations
 
 import tomllib
-from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 import tomli_w
 from pydantic import Field
 
-from plait.errors import PlanError
-from plait.plans.layout import Layout, Stage
+from plait.errors import PlanError, nearest
+from plait.plans.layout import Layout
 from plait.plans.plan import Plan
+from plait.plans.stage_file import (
+    StageTable,
+    cluster_in_file,
+    device_names,
+    require_devices,
+    stage_values,
+)
+from plait.plans.training import TrainingPlan
+from plait.plans.training_file import training_plan_from_table, training_values
+from plait.spec.cluster import Cluster
+from plait.spec.cluster_file import cluster_table
 from plait.spec.tables import Table, read_toml, validated
 
 FORMAT = 1
 """The version of the format; a file of another one is refused."""
 
+TASKS = ("generate", "train")
 
-class _StageTable(Table):
-    layers: list[int] = Field(min_length=2, max_length=2)
-    ranks: list[int] = Field(min_length=1)
-    dtype: str = "float32"
-    weights: str = "float32"
-    threads: int = 1
-    device: str = "cpu"
-    host: str = "localhost"
-    devices: list[str] = Field(default=[])
-    shares: list[int] = Field(default=[])
 
-    def stage(self) -> Stage:
-        first, end = self.layers
-        return Stage(
-            (first, end),
-            tuple(self.ranks),
-            self.dtype,
-            self.weights,
-            self.threads,
-            self.device,
-            self.host,
-            tuple(self.devices),
-            tuple(self.shares),
-        )
+class PlanFile(NamedTuple):
+    """What a plan file holds. `cluster` None: the plan is for this machine."""
+
+    plan: Plan | TrainingPlan
+    cluster: Cluster | None = None
 
 
 class _PlanTable(Table):
     plait: int
+    task: Literal["generate"] = "generate"
     model: str
     schedule: str
     micro_batches: int
@@ -57,12 +56,13 @@ class _PlanTable(Table):
     epoch: int = 0
     reason: str = ""
     axes: dict[str, int]
-    stages: list[_StageTable] = Field(min_length=1)
+    stages: list[StageTable] = Field(min_length=1)
+    cluster: dict[str, Any] | None = None
 
 
-def dump_plan(plan: Plan) -> str:
+def dump_plan(plan: Plan, cluster: Cluster | None = None) -> str:
     """The plan as the text of a plan file."""
-    layout = plan.layout
+    layout, names = plan.layout, device_names(cluster)
     values: dict[str, Any] = {
         "plait": FORMAT,
         "model": plan.model,
@@ -75,25 +75,52 @@ def dump_plan(plan: Plan) -> str:
         "epoch": layout.epoch,
         "reason": plan.reason,
         "axes": dict(layout.axes),
-        "stages": [_stage_values(stage) for stage in layout.stages],
+        "stages": [stage_values(stage, names) for stage in layout.stages],
     }
-    return tomli_w.dumps(values)
+    return tomli_w.dumps(values | _cluster_values(cluster))
 
 
-def _stage_values(stage: Stage) -> dict[str, Any]:
-    """The stage's table, without the lists that are empty."""
-    return {key: value for key, value in asdict(stage).items() if value != ()}
+def dump_any_plan(plan: Plan | TrainingPlan, cluster: Cluster | None = None) -> str:
+    """A plan of either task as the text of a plan file."""
+    if isinstance(plan, Plan):
+        return dump_plan(plan, cluster)
+    values = {"plait": FORMAT, "task": "train", **training_values(plan, device_names(cluster))}
+    return tomli_w.dumps(values | _cluster_values(cluster))
+
+
+def _cluster_values(cluster: Cluster | None) -> dict[str, Any]:
+    return {} if cluster is None else {"cluster": cluster_table(cluster)}
 
 
 def plan_from_table(values: dict[str, Any], what: str = "the plan") -> Plan:
-    """The plan that plain values describe. Errors: PlanError, naming every fault and the nearest known key."""
+    """The plan of generation that plain values describe. Errors: PlanError: every fault, and the nearest known key."""
+    plan = plan_file_from_table(values, what).plan
+    if not isinstance(plan, Plan):
+        raise PlanError(f"{what} is of training, and one of generation is needed (plait plan … --task generate)")
+    return plan
+
+
+def plan_file_from_table(values: dict[str, Any], what: str = "the plan") -> PlanFile:
+    """The plan of either task that plain values describe. Errors: PlanError."""
     if values.get("plait") != FORMAT:
         raise PlanError(f"{what} has format {values.get('plait')!r}, but this version reads plait = {FORMAT}")
+    task = values.get("task", "generate")
+    if task not in TASKS:
+        raise PlanError(f"{what} has the unknown task {task!r}: {nearest(str(task), TASKS)}")
+    if task == "train":
+        plan, cluster = training_plan_from_table(values, what)
+        return _fitting(PlanFile(plan, cluster))
     table = validated(_PlanTable, values, what, PlanError)
-    layout = Layout(table.axes, tuple(stage.stage() for stage in table.stages), table.link_capacity, table.epoch)
+    cluster = cluster_in_file(table.cluster, what)
+    return _fitting(PlanFile(_plan(table, cluster), cluster))
+
+
+def _plan(table: _PlanTable, cluster: Cluster | None) -> Plan:
+    names = device_names(cluster)
+    stages = tuple(stage.stage(names) for stage in table.stages)
     return Plan(
         table.model,
-        layout,
+        Layout(table.axes, stages, table.link_capacity, table.epoch),
         table.schedule,
         table.micro_batches,
         table.chunk,
@@ -103,16 +130,31 @@ def plan_from_table(values: dict[str, Any], what: str = "the plan") -> Plan:
     )
 
 
+def _fitting(file: PlanFile) -> PlanFile:
+    require_devices(file.plan.layout, file.cluster)
+    return file
+
+
 def plan_from_text(text: str) -> Plan:
     """The plan that `dump_plan` wrote. Errors: PlanError."""
     return plan_from_table(tomllib.loads(text))
 
 
 def load_plan(path: Path) -> Plan:
-    """Read a plan file. Errors: PlanError."""
+    """Read a plan file of generation. Errors: PlanError."""
     return plan_from_table(read_toml(path, "plan file", PlanError), f"plan file {path}")
 
 
-def save_plan(plan: Plan, path: Path) -> None:
-    """Write a plan file."""
-    path.write_text(dump_plan(plan), encoding="utf-8")
+def load_plan_file(path: Path) -> PlanFile:
+    """Read a plan file of either task, and its cluster. Errors: PlanError."""
+    return plan_file_from_table(read_toml(path, "plan file", PlanError), f"plan file {path}")
+
+
+def load_any_plan(path: Path) -> Plan | TrainingPlan:
+    """Read a plan file of either task. Errors: PlanError."""
+    return load_plan_file(path).plan
+
+
+def save_plan(plan: Plan | TrainingPlan, path: Path, cluster: Cluster | None = None) -> None:
+    """Write a plan file, with the cluster that it is for."""
+    path.write_text(dump_any_plan(plan, cluster), encoding="utf-8")

@@ -6,11 +6,15 @@ from dataclasses import dataclass
 
 from plait.errors import PlanError
 from plait.plans.check import check_layout
-from plait.plans.layout import DTYPES, Layout
+from plait.plans.layout import DTYPES, Layout, Stage
+from plait.plans.rules import DTYPE_BYTES
 from plait.spec.model import ModelSpec
 
 GRID = 64
 """Prompts are cut at multiples of this many positions, so that a replay runs the same shapes."""
+
+LOCALHOST = "localhost"
+"""The machine that a plan is run from, in its stages."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,19 +36,10 @@ class Plan:
 
 
 def check_plan(plan: Plan, spec: ModelSpec) -> None:
-    """The plan fits the model and itself. Errors: PlanError."""
+    """The plan fits the model and itself, whether this version can run it or not. Errors: PlanError."""
     check_layout(plan.layout, spec.layers)
-    _check_axes(plan)
     for index, stage in enumerate(plan.layout.stages):
-        for name, value in (("dtype", stage.dtype), ("weights", stage.weights)):
-            if value not in DTYPES:
-                raise PlanError(f"stage {index}: unknown {name} {value!r} (known: {', '.join(DTYPES)})")
-        if stage.weights != stage.dtype:
-            raise PlanError(
-                f"stage {index} stores weights as {stage.weights} but computes in {stage.dtype}: not supported"
-            )
-        if stage.threads < 1:
-            raise PlanError(f"stage {index} has {stage.threads} threads, but needs at least 1")
+        check_stage(index, stage, spec)
     for name in ("micro_batches", "slots", "context"):
         if getattr(plan, name) < 1:
             raise PlanError(f"{name} is {getattr(plan, name)}, but must be at least 1")
@@ -57,13 +52,63 @@ def check_plan(plan: Plan, spec: ModelSpec) -> None:
         )
 
 
-def _check_axes(plan: Plan) -> None:
-    """What this version can run: stages alone, stage i on rank i, on the CPU."""
-    others = [axis for axis, size in plan.layout.axes.items() if axis != "pp" and size != 1]
-    if others:
-        raise PlanError(f"the plan splits along {', '.join(others)}, but only pp can be run yet")
+def check_stage(index: int, stage: Stage, spec: ModelSpec) -> None:
+    """Dtype, threads, devices and shares fit the stage's ranks and the model's heads. Errors: PlanError."""
+    if stage.dtype not in DTYPE_BYTES:
+        raise PlanError(f"stage {index}: unknown dtype {stage.dtype!r} (known: {', '.join(sorted(DTYPE_BYTES))})")
+    if stage.threads < 1:
+        raise PlanError(f"stage {index} has {stage.threads} threads, but needs at least 1")
+    if stage.devices and len(stage.devices) != len(stage.ranks):
+        raise PlanError(f"stage {index} has {len(stage.ranks)} ranks, but names {len(stage.devices)} devices")
+    if stage.shares and (sum(stage.shares) != spec.heads or min(stage.shares) < 1):
+        raise PlanError(
+            f"stage {index} gives its tensor group {' + '.join(map(str, stage.shares))} = {sum(stage.shares)} heads, "
+            f"but {spec.name} has {spec.heads} and every rank needs at least 1"
+        )
+
+
+def check_runnable(plan: Plan, machine: str = LOCALHOST) -> None:
+    """What `plait generate` can run yet: stages alone, stage i on rank i, on the CPU of this machine.
+
+    `machine` is this host's own name, under which a plan may know it. Errors: PlanError, which says what is needed.
+    """
+    split = {axis: size for axis, size in plan.layout.axes.items() if axis != "pp" and size != 1}
+    if split:
+        ways = ", ".join(f"{axis} = {size}" for axis, size in split.items())
+        flags = " ".join(f"--{axis} 1" for axis in split)
+        raise PlanError(
+            f"the plan splits along {ways}, but only pp can be run yet: plan again with {flags}, "
+            "or look at this plan with plait simulate"
+        )
+    _check_host(plan, machine)
     for index, stage in enumerate(plan.layout.stages):
-        if stage.ranks != (index,):
-            raise PlanError(f"stage {index} is on ranks {list(stage.ranks)}, but must be on rank {index} alone")
-        if stage.device != "cpu":
-            raise PlanError(f"stage {index} is on device {stage.device!r}, but only 'cpu' can be run yet")
+        _check_stage_runs(index, stage)
+
+
+def _check_host(plan: Plan, machine: str) -> None:
+    hosts = sorted({stage.host for stage in plan.layout.stages})
+    if len(hosts) > 1:
+        raise PlanError(
+            f"the plan is for {len(hosts)} hosts ({', '.join(hosts[:4])}{', …' if len(hosts) > 4 else ''}), but ranks "
+            "can be started on this machine only yet: plan for one host, or look at this plan with plait simulate"
+        )
+    if hosts[0] not in (LOCALHOST, machine):
+        raise PlanError(
+            f"the plan is for host {hosts[0]!r}, and this machine is {machine!r}: run it there, "
+            f"or write host = {LOCALHOST!r} in its stages if it is this one"
+        )
+
+
+def _check_stage_runs(index: int, stage: Stage) -> None:
+    if stage.ranks != (index,):
+        raise PlanError(f"stage {index} is on ranks {list(stage.ranks)}, but must be on rank {index} alone")
+    if stage.device != "cpu":
+        raise PlanError(
+            f"stage {index} is on device {stage.device!r}, but only 'cpu' can be run yet: plan for the CPU of this "
+            "machine, or look at this plan with plait simulate"
+        )
+    for name, value in (("dtype", stage.dtype), ("weights", stage.weights)):
+        if value not in DTYPES:
+            raise PlanError(f"stage {index}: {name} {value!r} cannot be run yet (known: {', '.join(DTYPES)})")
+    if stage.weights != stage.dtype:
+        raise PlanError(f"stage {index} stores weights as {stage.weights} but computes in {stage.dtype}: not supported")
