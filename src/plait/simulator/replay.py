@@ -141,42 +141,59 @@ class Replay:
     def _move(self, lane: LaneState) -> None:
         """Do the steps of a p2p lane until one must wait for a step, a message or room."""
         starts_s, moved_s, ends_s = lane.starts_s, lane.moved_s, lane.ends_s
-        moves, numbers, capacity, woken = lane.moves, lane.numbers, self._capacity, self._woken
+        moves, numbers, capacity = lane.moves, lane.numbers, self._capacity
+        first, second = lane.others
+        first_s, second_s = first.ends_s, second.ends_s
+        of_first, of_second = lane.needs
         begun = len(ends_s)
+        end_s = ends_s[-1] if begun else 0.0
         for at in range(begun, len(moves)):
-            ready_s = self._ready_s(lane, at)
-            if ready_s is None:
-                break
+            ready_s = end_s
+            needed = of_first[at]
+            if needed >= 0:
+                if needed >= len(first_s):
+                    first.waiting.append((needed, lane))
+                    break
+                if first_s[needed] > ready_s:
+                    ready_s = first_s[needed]
+            needed = of_second[at]
+            if needed >= 0:
+                if needed >= len(second_s):
+                    second.waiting.append((needed, lane))
+                    break
+                if second_s[needed] > ready_s:
+                    ready_s = second_s[needed]
             channel, sends, seconds, _ = moves[at]
             number = numbers[at]
             if sends:
-                freed = number - capacity
-                room_s = ready_s
-                if freed >= 0:
-                    if freed >= len(channel.taken_s):
+                moment_s = ready_s
+                if number >= capacity:
+                    taken_s = channel.taken_s
+                    if number - capacity >= len(taken_s):
                         channel.sender = lane
                         break
-                    room_s = max(ready_s, channel.taken_s[freed])
-                end_s = room_s + seconds
+                    if taken_s[number - capacity] > ready_s:
+                        moment_s = taken_s[number - capacity]
+                end_s = moment_s + seconds
                 channel.arrives_s.append(end_s + channel.cost.latency_s)
-                moved_s.append(room_s)
                 if channel.receiver is not None and channel.wanted <= number:
-                    woken.append(channel.receiver)
+                    self._woken.append(channel.receiver)
                     channel.receiver = None
             else:
-                if number >= len(channel.arrives_s):
+                arrivals_s = channel.arrives_s
+                if number >= len(arrivals_s):
                     channel.receiver, channel.wanted = lane, number
                     break
-                arrives_s = channel.arrives_s[number]
-                end_s = max(ready_s, arrives_s)
-                if arrives_s - ready_s > SLEEPS_AFTER_S:
+                moment_s = arrivals_s[number]
+                end_s = moment_s if moment_s > ready_s else ready_s
+                if moment_s - ready_s > SLEEPS_AFTER_S:
                     end_s += channel.cost.wake_s
                 channel.taken_s.append(end_s)
-                moved_s.append(end_s)
                 if channel.sender is not None:
-                    woken.append(channel.sender)
+                    self._woken.append(channel.sender)
                     channel.sender = None
             starts_s.append(ready_s)
+            moved_s.append(moment_s)
             ends_s.append(end_s)
         if lane.waiting and len(ends_s) > begun:
             self._wake(lane)
