@@ -25,9 +25,10 @@ GPT = replace(SPEC, name="tiny-gpt", rope=None)
 MOE = replace(SPEC, name="tiny-moe", experts=Experts(4, 2, 32))
 
 
-def made(
-    split: Split = Split(dp=2, pp=2, tp=2), virtual: int = 2, micro_batches: int = 4, **changes: Any
-) -> TrainingPlan:
+CUBE = Split(dp=2, pp=2, tp=2)
+
+
+def made(split: Split = CUBE, virtual: int = 2, micro_batches: int = 4, **changes: Any) -> TrainingPlan:
     """A plan over the model's 8 layers, stage s on position s mod pp."""
     width = split.ranks // split.pp
     count = split.pp * virtual
