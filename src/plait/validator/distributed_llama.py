@@ -1,0 +1,229 @@
+"""distributed-llama on Raspberry Pi 5: time a token and bytes a token, one profile a software version.
+
+Each profile is fitted on the rows named in `CALIBRATIONS`, and only on them. Its figures follow from the rows by least
+squares each time: none is written down here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import combinations
+from statistics import fmean
+from typing import NamedTuple
+
+import numpy as np
+
+from plait.errors import SpecError
+from plait.validator.distributed_llama_model import (
+    SPECS,
+    Profile,
+    exchanged,
+    kilobytes,
+    known_model,
+    predict,
+    read_bytes,
+)
+from plait.validator.table import Compared, Record, Validation
+
+SPEED, TRANSFER = "distributed_llama_speed", "distributed_llama_transfer"
+
+COLUMNS: Mapping[str, tuple[str, ...]] = {
+    SPEED: ("version", "model", "nodes", "total_ms", "compute_ms", "network_ms"),
+    TRANSFER: ("version", "model", "sync_buffer", "nodes", "total_kB"),
+}
+"""The columns that each table needs."""
+
+
+_COUNTED = "no constant: counted from the models' sizes (what 0.1.x exchanges was found from its Llama 2 7B rows)"
+
+
+class Calibration(NamedTuple):
+    """The rows (model, machines) that a version is fitted on. `latency_of`: the version whose latency it has."""
+
+    rows: tuple[tuple[str, int], ...]
+    latency_of: str | None = None
+
+
+CALIBRATIONS: Mapping[str, Calibration] = {
+    "0.3.1": Calibration((("Llama 2 7B", 1), ("Llama 2 7B", 2), ("Llama 2 7B", 4), ("Llama 3 8B", 1))),
+    "PR64": Calibration((("Llama 3 8B", 2), ("Llama 3 8B", 4))),
+    "0.7.0": Calibration((("Llama 3 8B", 2), ("Llama 3 8B", 4))),
+    # one row does not say what of the wait is latency: it is that of 0.7.0, on the same machines on the same day
+    "0.6.0": Calibration((("Llama 3 8B", 2),), "0.7.0"),
+}
+"""A version that is not named has one row, or is fitted on its first: then nothing is predicted for it."""
+
+
+class Row(NamedTuple):
+    """A line of the table, in seconds."""
+
+    version: str
+    model: str
+    buffer: str
+    nodes: int
+    total_s: float
+    compute_s: float
+    network_s: float
+
+    @property
+    def name(self) -> str:
+        """What the line is called in a report."""
+        return f"{self.version}, {self.model}, {self.nodes} machine{'s' if self.nodes > 1 else ''}"
+
+
+def read_row(record: Record) -> Row:
+    """A line of the speed table. Errors: SpecError."""
+    model = known_model(record["model"].split(" (")[0]).name
+    total_s, compute_s = number(record, "total_ms") / 1e3, number(record, "compute_ms") / 1e3
+    network_s = number(record, "network_ms", positive=False) / 1e3
+    return Row(
+        record["version"], model, record.get("sync_buffer", "Q80"), _nodes(record), total_s, compute_s, network_s
+    )
+
+
+def _nodes(record: Record) -> int:
+    nodes = number(record, "nodes")
+    if nodes < 1 or nodes != int(nodes):
+        raise SpecError(f"nodes is {record['nodes']!r}, but must be a whole number from 1 on")
+    return int(nodes)
+
+
+def number(record: Record, column: str, *, positive: bool = True) -> float:
+    """A figure of a line. Errors: SpecError where it is none, negative, or 0 where it must be `positive`."""
+    try:
+        value = float(record[column])
+    except (KeyError, ValueError):
+        raise SpecError(f"{column} is {record.get(column)!r}, not a number") from None
+    if not (value > 0 if positive else value >= 0):
+        raise SpecError(f"{column} is {value:g}, but must be {'above 0' if positive else 'at least 0'}")
+    return value
+
+
+def profiles(rows: Sequence[Row]) -> dict[str, Profile]:
+    """Each version's, fitted on its rows of `CALIBRATIONS`, or on its first row."""
+    found: dict[str, Profile] = {}
+    versions = dict.fromkeys(row.version for row in rows)
+    for version in sorted(versions, key=lambda name: CALIBRATIONS.get(name, Calibration(())).latency_of is not None):
+        found[version] = _fitted(version, [row for row in rows if is_calibrated(row, rows)], found)
+    return found
+
+
+def is_calibrated(row: Row, rows: Sequence[Row]) -> bool:
+    """True where the row's version is fitted on it."""
+    if row.version in CALIBRATIONS:
+        return (row.model, row.nodes) in CALIBRATIONS[row.version].rows
+    return row == next(one for one in rows if one.version == row.version)
+
+
+def _fitted(version: str, rows: Sequence[Row], others: Mapping[str, Profile]) -> Profile:
+    own = [row for row in rows if row.version == version]
+    source = CALIBRATIONS.get(version, Calibration(())).latency_of
+    words = ", ".join(f"{row.model} on {row.nodes}" for row in own)
+    profile = replace(_fit_compute(own), calibrated_on=words)
+    if source is None or source not in others:
+        return _fit_network(profile, own, fit_latency=True)
+    words = f"{words}, with the latency of {source}"
+    profile = replace(profile, latency_s=others[source].latency_s, calibrated_on=words)
+    return _fit_network(profile, own, fit_latency=False)
+
+
+def _fit_compute(rows: Sequence[Row]) -> Profile:
+    """Bandwidth from any row; with two, what the root does alone; with three, also its head.
+
+    Squares of errors relative to the whole token.
+    """
+    table = []
+    for row in rows:
+        spec = SPECS[row.model]
+        layers, head = read_bytes(spec, row.nodes)
+        values = spec.layers * spec.hidden
+        columns = (layers, head, values) if len(rows) > 2 else (layers + head, 0.0, values if len(rows) > 1 else 0.0)
+        table.append([value / row.total_s for value in columns])
+    layer, head, alone = nonnegative_fit(table, [row.compute_s / row.total_s for row in rows])
+    return Profile(1 / layer, head / layer if len(rows) > 2 else 1.0, alone)
+
+
+def _fit_network(profile: Profile, rows: Sequence[Row], *, fit_latency: bool) -> Profile:
+    """The workers' lag and the latency from what of the wait is not bytes; the lag alone where the latency is known."""
+    table, target = [], []
+    for row in rows:
+        if row.nodes > 1:
+            spec = SPECS[row.model]
+            known = predict(replace(profile, lag=0.0), row.version, spec, row.nodes, row.buffer).network_s
+            share_s = read_bytes(spec, row.nodes)[0] / profile.bandwidth
+            messages = exchanged(row.version, spec, row.nodes).waits * spec.layers * (row.nodes - 1)
+            table.append([share_s / row.total_s, messages / row.total_s if fit_latency else 0.0])
+            target.append((row.network_s - known) / row.total_s)
+    if not table:
+        return profile
+    lag, latency_s = nonnegative_fit(table, target)
+    return replace(profile, lag=lag, latency_s=latency_s if fit_latency else profile.latency_s)
+
+
+def nonnegative_fit(table: Sequence[Sequence[float]], target: Sequence[float]) -> tuple[float, ...]:
+    """The factors of the columns, none negative, with the least squared error: the best of all subsets of columns."""
+    matrix, wanted = np.array(table), np.array(target)
+    best: tuple[float, int, tuple[float, ...]] | None = None
+    for chosen in _subsets([i for i in range(matrix.shape[1]) if matrix[:, i].any()]):
+        scale = np.abs(matrix[:, chosen]).max(axis=0)
+        found, _, rank, _ = np.linalg.lstsq(matrix[:, chosen] / scale, wanted, rcond=None)
+        if rank < len(chosen) or (found < 0).any():
+            continue
+        error = float(np.square(matrix[:, chosen] / scale @ found - wanted).sum())
+        factors = dict(zip(chosen, (found / scale).tolist(), strict=True))
+        if best is None or error < best[0] - 1e-15:
+            best = error, len(chosen), tuple(factors.get(i, 0.0) for i in range(matrix.shape[1]))
+    return best[2] if best else (0.0,) * matrix.shape[1]
+
+
+def _subsets(columns: Sequence[int]) -> Iterator[list[int]]:
+    for count in range(1, len(columns) + 1):
+        yield from map(list, combinations(columns, count))
+
+
+def validate(name: str, records: Sequence[Record]) -> tuple[Validation, ...]:
+    """Of either table. Errors: SpecError."""
+    return (_validate_speed if name == SPEED else _validate_transfer)(name, records)
+
+
+def _validate_speed(name: str, records: Sequence[Record]) -> tuple[Validation, ...]:
+    rows = [read_row(record) for record in records]
+    found = profiles(rows)
+    compared, predicted_s = [], {}
+    for row in rows:
+        prediction = predict(found[row.version], row.version, SPECS[row.model], row.nodes, row.buffer)
+        predicted_s[row] = sum(prediction)
+        note = f"computing {prediction.compute_s * 1e3:.0f} ms, waiting {prediction.network_s * 1e3:.0f} ms"
+        calibrated = is_calibrated(row, rows)
+        compared.append(Compared(row.name, row.total_s, sum(prediction), "s", calibrated, note))
+    words = "; ".join(f"{version}: {profile.calibrated_on}" for version, profile in found.items())
+    regrets = list(_regrets(rows, predicted_s))
+    right = sum(regret == 0 for regret in regrets)
+    note = f"best number of machines right in {right} of {len(regrets)} series" if regrets else ""
+    regret = fmean(regrets) if regrets else None
+    return (Validation(name, "time a token", tuple(compared), words, regret, note=note),)
+
+
+def _regrets(rows: Sequence[Row], predicted_s: Mapping[Row, float]) -> Iterator[float]:
+    """Of each series (a version and a model on several numbers of machines): by how many % the chosen one is slower."""
+    series: dict[tuple[str, str], list[Row]] = {}
+    for row in rows:
+        series.setdefault((row.version, row.model), []).append(row)
+    for each in series.values():
+        if len(each) > 1:
+            chosen = min(each, key=lambda row: predicted_s[row])
+            yield 100 * (chosen.total_s / min(row.total_s for row in each) - 1)
+
+
+def _validate_transfer(name: str, records: Sequence[Record]) -> tuple[Validation, ...]:
+    quantities: dict[str, list[Compared]] = {"kB a token": [], "kB sent by the root": [], "kB received by the root": []}
+    for record in records:
+        version, nodes, buffer = record["version"], _nodes(record), record["sync_buffer"]
+        sent, received = kilobytes(version, known_model(record["model"]), nodes, buffer)
+        row = f"{version}, {record['model']}, {buffer}, {nodes} machines"
+        columns = ("total_kB", sent + received), ("sent_kB", sent), ("received_kB", received)
+        for rows, (column, predicted) in zip(quantities.values(), columns, strict=True):
+            if record.get(column):
+                rows.append(Compared(row, number(record, column), predicted, "kB"))
+    return tuple(Validation(name, quantity, tuple(rows), _COUNTED) for quantity, rows in quantities.items() if rows)
