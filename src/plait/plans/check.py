@@ -1,26 +1,27 @@
-"""The executable specification of rounds: complete, in order, and free of deadlock for the plan's k.
+"""The executable specification of layouts and of generation's rounds: complete, in order, free of deadlock.
 
-Called after every pass. Deadlock is looked for by replaying the lanes without time: every lane goes on as far as it
-can, a send completes while fewer than k messages lie unreceived on its link. More progress of one lane never takes a
-possibility from another, so one greedy replay decides: what is stuck in it is stuck in every run.
+Called after every pass. Module `check_step` is that of training's rounds, `progress` the look for deadlocks.
 """
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
 from plait.errors import PlanError
-from plait.plans.action import Action, Kind, Lane
+from plait.plans.action import Action, Kind
 from plait.plans.layout import Layout
 from plait.plans.notation import format_action
+from plait.plans.progress import check_progress
 from plait.plans.round import Round
-from plait.plans.rules import Link, link, partner, waits
 
 
 def check_layout(layout: Layout, layers: int) -> None:
-    """Every layer is in exactly one stage, in order, and every rank drives exactly one stage. Errors: PlanError."""
+    """Every layer is in exactly one stage, in order, and every rank drives exactly one position. Errors: PlanError.
+
+    A position may hold several stages (virtual ones): those name the same ranks in the same order.
+    """
     expected = 0
     for index, stage in enumerate(layout.stages):
         first, end = stage.layers
@@ -33,7 +34,7 @@ def check_layout(layout: Layout, layers: int) -> None:
         raise PlanError(
             f"the cut covers {expected} layers, but the model has {layers}: {_by_how_much(expected, layers)}"
         )
-    ranks = [rank for stage in layout.stages for rank in stage.ranks]
+    ranks = [rank for held in layout.positions for rank in layout.stages[held[0]].ranks]
     if sorted(ranks) != list(range(layout.ranks)):
         raise PlanError(
             f"the stages name ranks {ranks}, but the axes {dict(layout.axes)} make ranks 0 to {layout.ranks - 1}"
@@ -60,7 +61,7 @@ def check_rounds(rounds: Sequence[Round], stages: int, capacity: int) -> None:
             raise PlanError(
                 f"round {after.number} begins with other messages in flight than round {before.number} left"
             )
-    _check_progress(rounds, stages, capacity)
+    check_progress(rounds, stages, capacity)
 
 
 def _check_complete(one: Round, stages: int) -> None:
@@ -109,81 +110,3 @@ def _check_set(one: Round, position: int, given: set[Action], expected: set[Acti
 
 def _listed(actions: set[Action]) -> str:
     return ", ".join(format_action(action) for action in sorted(actions, key=format_action))
-
-
-class _LaneReplay:
-    """One lane of one position: its actions over all rounds, each with the number of the round list it stands in."""
-
-    def __init__(self) -> None:
-        self.actions: list[tuple[Action, tuple[Action, ...]]] = []
-        self.next = 0
-
-    @property
-    def head(self) -> tuple[Action, tuple[Action, ...]] | None:
-        return self.actions[self.next] if self.next < len(self.actions) else None
-
-
-def _check_progress(rounds: Sequence[Round], stages: int, capacity: int) -> None:
-    lanes = _lanes(rounds, stages)
-    done: set[Action] = set()
-    unreceived: dict[Link, int] = defaultdict(int)
-    for carried in rounds[0].carried_in if rounds else ():
-        # sent before these rounds began
-        send = Action(carried.round, stages - 1, Kind.SEND_TOKENS, carried.micro_batch)
-        done.add(send)
-        unreceived[link(send, stages)] += 1
-    moved = True
-    while moved:
-        moved = False
-        for lane in lanes.values():
-            while lane.head is not None and _can(lane.head, done, unreceived, stages, capacity):
-                _do(lane.head[0], done, unreceived, stages)
-                lane.next += 1
-                moved = True
-    stuck = [lane.head for lane in lanes.values() if lane.head is not None]
-    if stuck:
-        raise PlanError("deadlock: " + "; ".join(_why(head, done, stages, capacity) for head in stuck))
-
-
-def _lanes(rounds: Sequence[Round], stages: int) -> dict[tuple[int, Lane], _LaneReplay]:
-    lanes: dict[tuple[int, Lane], _LaneReplay] = defaultdict(_LaneReplay)
-    for one in rounds:
-        for position, actions in enumerate(one.actions):
-            for action, waited in zip(actions, waits(actions), strict=True):
-                if -1 in waited:
-                    raise PlanError(
-                        f"round {one.number}: {format_action(action)} waits for an action that is not there"
-                    )
-                lanes[position, action.kind.lane].actions.append((action, tuple(actions[i] for i in waited)))
-    return lanes
-
-
-def _can(
-    head: tuple[Action, tuple[Action, ...]], done: set[Action], unreceived: dict[Link, int], stages: int, capacity: int
-) -> bool:
-    action, waited = head
-    if any(other not in done for other in waited):
-        return False
-    if action.kind.sends:
-        return unreceived[link(action, stages)] < capacity
-    return not action.kind.receives or partner(action, stages) in done
-
-
-def _do(action: Action, done: set[Action], unreceived: dict[Link, int], stages: int) -> None:
-    done.add(action)
-    if action.kind.sends:
-        unreceived[link(action, stages)] += 1
-    elif action.kind.receives:
-        unreceived[link(action, stages)] -= 1
-
-
-def _why(head: tuple[Action, tuple[Action, ...]], done: set[Action], stages: int, capacity: int) -> str:
-    action, waited = head
-    name = format_action(action)
-    missing = next((other for other in waited if other not in done), None)
-    if missing is None and action.kind.receives:
-        missing = partner(action, stages)
-    if missing is not None:
-        return f"{name} waits for {format_action(missing)}"
-    source, to = link(action, stages)
-    return f"{name} waits for room on link {source}→{to}, which holds {capacity} unreceived"
