@@ -9,6 +9,7 @@ bytes on the wire agree with the bus bandwidth of nccl-tests (doc/PERFORMANCE.md
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import ceil, log2
 from typing import Literal
@@ -21,16 +22,18 @@ Collective = Literal["all_reduce", "reduce_scatter", "all_gather", "all_to_all",
 
 @dataclass(frozen=True, slots=True)
 class Channel:
-    """What a rank sends through. `reached`: share of the link's bandwidth that a message of so many bytes reaches."""
+    """What a rank sends through. `measured`: seconds over the bytes of a message, where one latency and one bandwidth
+    do not say it: straight lines between measured sizes, each with a bandwidth of its own.
+    """
 
     link: LinkCost
-    reached: Curve | None = None
+    measured: Curve | None = None
 
     def message_s(self, message_bytes: float) -> float:
         """Seconds until a message of this size is there."""
-        if self.reached is None:
+        if self.measured is None:
             return self.link.transfer_s(message_bytes)
-        return self.link.latency_s + self.link.occupied_s(message_bytes) / self.reached.value(message_bytes)
+        return self.measured.value(message_bytes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +81,7 @@ def ring_s(vector_bytes: float, ranks: int, channel: Channel, rounds: int = 1) -
 
 
 def tree_all_reduce_s(vector_bytes: float, ranks: int, channel: Channel, chunks: int = 1) -> float:
-    """Up a binary tree and down again: 2 ⌈log2 p⌉ messages; cut into `chunks` that follow each other through the tree.
+    """Up a binary tree and down again, 2 ⌈log2 p⌉ messages; cut into `chunks` that follow each other through it.
 
     Source: Sanders, Speck and Träff, "Two-tree algorithms for full bandwidth broadcast, reduction and scan" (2009): a
     pipelined tree takes (depth + chunks) messages of n / chunks each way.
@@ -87,6 +90,26 @@ def tree_all_reduce_s(vector_bytes: float, ranks: int, channel: Channel, chunks:
         return 0.0
     depth = ceil(log2(ranks))
     return 2 * (depth + chunks - 1) * channel.message_s(vector_bytes / chunks)
+
+
+def ring_channel(points: Sequence[tuple[float, float]], ranks: int) -> Channel:
+    """The channel with which a ring all-reduce of `ranks` takes what was measured: (bytes of the vector, seconds).
+
+    Between the points it is a straight line, as it is beyond the last; below the first it is flat. Two points give one
+    latency and one bandwidth, more a bandwidth by size. Each message is n / p bytes, and 2 (p - 1) follow each other.
+    """
+    messages = 2 * (ranks - 1)
+    ordered = sorted(points)
+    curve = Curve(tuple(size / ranks for size, _ in ordered), tuple(seconds / messages for _, seconds in ordered))
+    return Channel(LinkCost(*_line(curve)), curve)
+
+
+def _line(curve: Curve) -> tuple[float, float]:
+    """Latency and bandwidth of the straight line through a curve's ends."""
+    if len(curve.at) == 1:
+        return 0.0, curve.at[0] / curve.values[0]
+    slope = (curve.values[-1] - curve.values[0]) / (curve.at[-1] - curve.at[0])
+    return max(0.0, curve.values[0] - slope * curve.at[0]), 1 / slope
 
 
 def all_reduce_s(vector_bytes: float, group: Group) -> float:
@@ -125,7 +148,7 @@ def all_to_all_s(vector_bytes: float, group: Group) -> float:
 
 
 def broadcast_s(vector_bytes: float, group: Group) -> float:
-    """⌈log2 p⌉ messages of the whole vector, or scatter and all-gather: the faster (Thakur et al. 2005, section 4.3)."""
+    """⌈log2 p⌉ messages of the whole vector, or scatter and all-gather if faster (Thakur et al. 2005, section 4.3)."""
     within = _flat_broadcast_s(vector_bytes, group.inside, group.inner)
     if group.hosts == 1 or group.outer is None:
         return within
@@ -170,5 +193,5 @@ def _flat_broadcast_s(vector_bytes: float, ranks: int, channel: Channel) -> floa
     steps = ceil(log2(ranks))
     tree = steps * channel.message_s(vector_bytes)
     part = channel.message_s(vector_bytes / ranks)
-    scatter = steps * channel.link.latency_s + (ranks - 1) * (part - channel.link.latency_s)
+    scatter = steps * channel.message_s(0) + (ranks - 1) * (part - channel.message_s(0))
     return min(tree, scatter + (ranks - 1) * part)

@@ -42,18 +42,21 @@ class Reach(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Fabric:
-    """Equal hosts of `devices_per_host` devices, and the wires within and between them."""
+    """Equal hosts of `devices_per_host` devices, and the wires within and between them.
+
+    `within_measured`, `between_measured`: seconds of a message over its bytes where they were measured (`Channel`).
+    """
 
     devices_per_host: int
     network: Network
-    within_reached: Curve | None = None
-    between_reached: Curve | None = None
+    within_measured: Curve | None = None
+    between_measured: Curve | None = None
 
     @property
     def within(self) -> Channel:
         """A device's way to another of its host."""
         wire = self.network.within_host
-        return Channel(LinkCost(wire.latency_s, wire.bandwidth), self.within_reached)
+        return Channel(LinkCost(wire.latency_s, wire.bandwidth), self.within_measured)
 
     def between(self, senders: int | None = None) -> Channel:
         """A device's way to another host while `senders` devices of its host send (None: all of them)."""
@@ -61,7 +64,7 @@ class Fabric:
         bandwidth = wire.bandwidth
         if wire.host_bandwidth is not None:
             bandwidth = min(bandwidth, wire.host_bandwidth / (senders or self.devices_per_host))
-        return Channel(LinkCost(wire.latency_s, bandwidth), self.between_reached)
+        return Channel(LinkCost(wire.latency_s, bandwidth), self.between_measured)
 
 
 def strides(split: Split) -> Mapping[str, int]:
@@ -110,8 +113,8 @@ def lay(split: Split, devices_per_host: int) -> Mapping[str, Reach]:
 def group_on(fabric: Fabric, place: Reach, ranks: int | None = None) -> Group:
     """The group as collectives see it. All devices of a host send at the same time: other groups of the axis do, too.
 
-    `ranks`: of the whole mesh, where it may be less than one host. Groups that do not divide evenly over hosts are taken
-    as if each host had the most that one has.
+    `ranks`: of the whole mesh, where it may be less than one host. Groups that do not divide evenly over hosts are
+    taken as if each host had the most that one has.
     """
     senders = min(fabric.devices_per_host, ranks or fabric.devices_per_host)
     if not place.crosses_hosts:
@@ -120,7 +123,7 @@ def group_on(fabric: Fabric, place: Reach, ranks: int | None = None) -> Group:
 
 
 def gradient_reach(split: Split, devices_per_host: int, *, experts: bool = False) -> Reach:
-    """The group over which gradients are reduced: dp × ep × cp, of experts dp × cp (whose reach is taken as dp's)."""
+    """The group over which gradients are reduced: dp × ep × cp; of experts dp × cp, whose reach is taken as dp's."""
     steps = strides(split)
     if experts and split.ep > 1:
         return reach(split.dp, steps["dp"], devices_per_host)

@@ -1,0 +1,64 @@
+"""Measured all-reduces against latency and bandwidth: how well do two figures, or a curve of a few, say all sizes?"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from plait.costs.collectives import ring_channel, ring_s
+from plait.units import format_bytes
+from plait.validator.table import Compared, Record, Validation
+
+COLUMNS = frozenset({"gpu", "n_gpus", "size_bytes", "out_of_place_us"})
+
+_FACTORS = (1, 4, 16)
+"""Of the smallest size: protocols change among small messages, so that is where the curve has its points."""
+
+Points = list[tuple[float, float]]
+"""(Bytes of the vector, seconds), ascending."""
+
+
+def validate(name: str, records: Sequence[Record]) -> list[Validation]:
+    """One fit for each machine and number of GPUs, on rows that `calibrated_on` names; judged on the others."""
+    series: dict[tuple[str, int], Points] = {}
+    for record in records:
+        points = series.setdefault((record["gpu"], int(record["n_gpus"])), [])
+        points.append((float(record["size_bytes"]), float(record["out_of_place_us"]) * 1e-6))
+    return [
+        _validation(name, series, "all-reduce by one latency and bandwidth", few=True),
+        _validation(name, series, "all-reduce by bandwidth over size", few=False),
+    ]
+
+
+def _validation(name: str, series: dict[tuple[str, int], Points], quantity: str, *, few: bool) -> Validation:
+    rows: list[Compared] = []
+    for (gpu, ranks), points in series.items():
+        rows += _compared(f"{gpu} × {ranks}", ranks, sorted(points), few=few)
+    which = "the smallest and the largest" if few else "the smallest, 4 and 16 times that, and the largest"
+    return Validation(
+        name, quantity, tuple(rows), f"of each machine and number of GPUs the rows of the sizes {which}", note=_NOTE
+    )
+
+
+_NOTE = "a ring's messages; the fit holds for the GPUs and the library version that were measured"
+
+
+def _compared(name: str, ranks: int, points: Points, *, few: bool) -> list[Compared]:
+    chosen = chosen_points(points, few=few)
+    channel = ring_channel(chosen, ranks)
+    return [
+        Compared(
+            f"{name} {format_bytes(size)}",
+            seconds * 1e6,
+            ring_s(size, ranks, channel, rounds=2) * 1e6,
+            "µs",
+            calibrated=(size, seconds) in chosen,
+        )
+        for size, seconds in points
+    ]
+
+
+def chosen_points(points: Points, *, few: bool) -> Points:
+    """The rows that a series is fitted on: the ends, and unless `few` those nearest to 4 and 16 times the smallest."""
+    wanted = [points[0][0] * factor for factor in (_FACTORS[:1] if few else _FACTORS)] + [points[-1][0]]
+    near = {min(points, key=lambda point, size=size: abs(point[0] - size)) for size in wanted}  # type: ignore[misc]
+    return sorted(near)
