@@ -1,0 +1,94 @@
+"""The exact optimum over contiguous layers: which machines, in which order, with which layers each.
+
+Machines may be unequal, links directed and unequal, and a machine that does not help is left out. Equal machines (links
+included) are taken together, so that a hundred of one sort are one search over their number.
+
+Exact while there are no more sets of machines than 16 different ones have (throughput) or 12 (latency). Beyond that a
+beam search keeps the 64 most promising sets of each size, counts the longest way back of a token while it searches, and
+of more than 60 different machines looks only at the 30 fastest and the 30 with the most memory: what it finds is a real
+assignment with a real value, but a better one may exist (`exact` is False).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from math import prod
+
+import numpy as np
+
+from plait.planner.cut import Cut
+from plait.planner.exact_latency import latency
+from plait.planner.exact_tables import Assignment, Problem, Tables, tables
+from plait.planner.exact_throughput import throughput
+
+__all__ = ["Assignment", "Problem", "best_latency", "best_throughput"]
+
+_THROUGHPUT_SETS = 2**16
+_LATENCY_SETS = 2**12
+_BEAM, _BEAM_MACHINES = 64, 60
+
+_Best = Callable[[Tables, int | None, int | None], tuple[tuple[int, ...], Cut, float] | None]
+
+
+def best_throughput(problem: Problem, stages: int | None = None) -> Assignment | None:
+    """The assignment whose slowest stage or link takes the least seconds: its rate is 1 ÷ `value_s`.
+
+    `stages`: how many; None: any number. None where the model does not fit. Among equals the fewest machines, then the
+    least sum of the stages' squares. A token's way back to the first stage is not counted: it is a few bytes.
+    """
+    return _best(problem, stages, throughput, _THROUGHPUT_SETS)
+
+
+def best_latency(problem: Problem, stages: int | None = None) -> Assignment | None:
+    """The assignment with which one token takes the least: its stages, the links between them, and the way back.
+
+    `stages`: how many; None: any number. None where the model does not fit. Among equals the fewest machines, then the
+    least sum of the stages' squares.
+    """
+    return _best(problem, stages, latency, _LATENCY_SETS)
+
+
+def _best(problem: Problem, stages: int | None, search: _Best, most_sets: int) -> Assignment | None:
+    table, machines = tables(problem), tuple(range(problem.machines))
+    exact = _sets(table) <= most_sets
+    if not exact and len(table.members) > _BEAM_MACHINES:
+        machines = _promising(problem)
+        table = tables(_only(problem, machines))
+    if stages is not None and not 1 <= stages <= min(table.layers, len(machines)):
+        return None
+    found = search(table, stages, None if exact else _BEAM)
+    if found is None:
+        return None
+    order, cut, value_s = found
+    return Assignment(tuple(machines[one] for one in table.machines(order)), cut, value_s, exact)
+
+
+def _sets(table: Tables) -> int:
+    return prod(int(size) + 1 for size in table.sizes)
+
+
+def _promising(problem: Problem) -> tuple[int, ...]:
+    """Half of the machines that are kept for their speed, half for their memory; in the problem's order."""
+    half = _BEAM_MACHINES // 2
+    fast = np.argsort(problem.layer_s.sum(axis=1), kind="stable")[:half]
+    others = np.setdiff1d(np.arange(problem.machines), fast)
+    large = others[np.argsort(-problem.free_bytes[others], kind="stable")[:half]]
+    return tuple(int(one) for one in np.sort(np.concatenate([fast, large])))
+
+
+def _only(problem: Problem, machines: tuple[int, ...]) -> Problem:
+    """The same problem with these machines alone."""
+    kept, square = list(machines), np.ix_(machines, machines)
+    return replace(
+        problem,
+        layer_s=problem.layer_s[kept],
+        fixed_s=problem.fixed_s[kept],
+        first_s=problem.first_s[kept],
+        last_s=problem.last_s[kept],
+        fixed_bytes=problem.fixed_bytes[kept],
+        free_bytes=problem.free_bytes[kept],
+        hand_over_s=problem.hand_over_s[square],
+        latency_s=problem.latency_s[square],
+        back_s=problem.back_s[square],
+    )
