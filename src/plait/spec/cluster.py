@@ -121,6 +121,23 @@ class Cluster:
         return (pair for pair in permutations(self.devices, 2) if self._find(*pair) is None)
 
 
+def first_devices(cluster: Cluster, count: int) -> Cluster:
+    """The cluster's first `count` devices, with their hosts and links. Raises SpecError where there are fewer."""
+    if count < 1:
+        raise SpecError(f"--gpus {count} was asked for, but there must be at least 1")
+    if count > len(cluster.devices):
+        raise SpecError(
+            f"--gpus {count} was asked for, but the cluster has {len(cluster.devices)} devices: "
+            f"{count - len(cluster.devices)} too many"
+        )
+    devices = cluster.devices[:count]
+    used = {device.host for device in devices}
+    names = used | {device.name for device in devices}
+    hosts = tuple(host for host in cluster.hosts if host.name in used)
+    links = tuple(link for link in cluster.links if link.source in names and link.target in names)
+    return Cluster(hosts, devices, links, cluster.network)
+
+
 class EqualMachine(NamedTuple):
     """A cluster of `hosts` equal hosts with `devices_per_host` devices like `device` each, joined by `network`."""
 

@@ -133,14 +133,15 @@ def _open_gguf(source: Path) -> WeightsIndex:
             f"{source} is one of {parts} parts of a model; join them with llama.cpp: "
             "llama-gguf-split --merge FIRST_PART WHOLE.gguf"
         )
-    spec = spec_from_gguf(header.metadata, header.tensors, _rope_factors(source, header), source.stem)
+    spec = spec_from_gguf(header.metadata, header.tensors, rope_factors(source, header), source.stem)
     files = (File.of(source),)
     places = {name: (0, stored) for name, stored in header.tensors.items()}
     entries, notes = match(spec, gguf_tensors(spec), places, files, str(source))
     return WeightsIndex(str(source), "gguf", spec, files, entries, notes)
 
 
-def _rope_factors(source: Path, header: GgufHeader) -> list[float] | None:
+def rope_factors(source: Path, header: GgufHeader) -> list[float] | None:
+    """The content of ``rope_freqs.weight``; None where the file has no such tensor. Raises WeightsError."""
     stored = header.tensors.get("rope_freqs.weight")
     if stored is None:
         return None

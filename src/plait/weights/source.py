@@ -56,9 +56,9 @@ def resolve_model(name: str, progress: Progress | None = None) -> ResolvedModel:
         return _directory(path)
     if path.is_file():
         return _file(path)
-    if _looks_like_path(name):
+    if looks_like_path(name):
         raise WeightsError(f"no such file or directory: {name}{_nearby(path)}")
-    if _HUB_ID.fullmatch(name):
+    if is_hub_id(name):
         return ResolvedModel(_fetch(name, progress or _silent), "directory")
     raise WeightsError(
         f"unknown model {name!r} ({_suggestion(name)}); "
@@ -103,7 +103,13 @@ def _file(path: Path) -> ResolvedModel:
     raise WeightsError(f"{path} is not a model: need a directory, a .gguf file or a .safetensors file")
 
 
-def _looks_like_path(name: str) -> bool:
+def is_hub_id(name: str) -> bool:
+    """True for ``org/name``."""
+    return _HUB_ID.fullmatch(name) is not None
+
+
+def looks_like_path(name: str) -> bool:
+    """True for what can only be a file's or a directory's name."""
     if name.startswith((".", "~", os.sep)) or name.count("/") > 1 or "\\" in name:
         return True
     if Path(name).suffix.lower() in (*_READABLE, *_PICKLED):

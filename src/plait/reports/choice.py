@@ -1,0 +1,248 @@
+"""The planner's answer as a page: what was chosen and why, what every other kind would take, and what cannot be."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby
+from typing import NamedTuple
+
+from rich.text import Text
+
+from plait.planner.result import Candidate, Choice, DeviceMemory, Rejected
+from plait.plans.training import TrainingPlan
+from plait.reports.marks import ASCII, Glyphs
+from plait.reports.picture import wrapped
+from plait.spec.preset_files import Sort
+from plait.units import format_bytes, format_seconds
+
+_ROWS = 12
+"""More stages than this are shown with equal neighbours in one row."""
+
+_KEY = {"latency": "time_per_token_s", "throughput": "tokens_per_s", "ttft": "ttft_s", "step": "step_s"}
+_NAMES = {
+    "step_s": "time of a step",
+    "time_per_token_s": "time per token",
+    "ttft_s": "first token after",
+    "tokens_per_s": "tokens",
+    "decode_tokens_per_s": "decoded tokens",
+    "prefill_tokens_per_s": "prefill tokens",
+    "mfu": "MFU",
+    "bubble": "bubble",
+    "comm_bytes": "bytes sent",
+    "peak_bytes": "peak memory",
+}
+_COLUMNS = (("compute", "compute_s"), ("transfer", "transfer_s"), ("wait", "wait_s"))
+
+
+def choice_page(choice: Choice, width: int, glyphs: Glyphs | None = None) -> Text:
+    """The whole answer in lines of at most `width` columns, in ASCII where `glyphs` are."""
+    parts = [_chosen(choice), _stages(choice.chosen), _others(choice, width), _rejected(choice), _break_even(choice)]
+    parts.append(_notes(choice))
+    lines = Text("\n\n").join([part for part in parts if part])
+    page = Text("\n").join(folded for line in lines.split("\n", allow_blank=True) for folded in _folded(line, width))
+    if glyphs is ASCII:
+        page.plain = page.plain.replace("µ", "u").replace("×", "x").encode("ascii", "replace").decode("ascii")
+    return page
+
+
+def figure(key: str, value: float) -> str:
+    """A predicted figure in words, by its key."""
+    if key.endswith("_per_s"):
+        return f"{value:.3g} tokens/s" if value < 100 else f"{value:,.0f} tokens/s"
+    if key.endswith("_bytes"):
+        return format_bytes(value)
+    if key in ("bubble", "mfu"):
+        return f"{value * 100:.1f} %"
+    return format_seconds(value)
+
+
+def split_text(candidate: Candidate) -> str:
+    """``dp 2 × pp 4 × tp 8``; axes of size 1 left out."""
+    split = candidate.split
+    sizes = (("dp", split.dp), ("ep", split.ep), ("pp", split.pp), ("tp", split.tp), ("cp", split.cp))
+    return " × ".join(f"{axis} {size}" for axis, size in sizes if size > 1) or "one device"
+
+
+def schedule_text(candidate: Candidate) -> str:
+    """Schedule, micro-batches, and what is recomputed and sharded."""
+    count, plan = candidate.micro_batches, candidate.plan
+    size = f" of {plan.setup.micro_batch}" if isinstance(plan, TrainingPlan) else ""
+    parts = [candidate.schedule, f"{count} micro-batch{'es' if count != 1 else ''}{size}"]
+    if isinstance(plan, TrainingPlan):
+        parts += [f"{plan.setup.virtual} stages a position"] if plan.setup.virtual > 1 else []
+        parts += [] if candidate.recompute == "none" else [f"{candidate.recompute} recompute"]
+        parts += [f"ZeRO-{candidate.zero}"] if candidate.zero else []
+        parts += ["sequence split"] if plan.setup.sequence_split else []
+    return ", ".join(parts)
+
+
+def _chosen(choice: Choice) -> Text:
+    chosen, objective = choice.chosen, choice.objective
+    used = len({name for names in chosen.devices for name in names})
+    lines = [
+        Text.assemble(("Chosen: ", "bold"), (chosen.kind, "bold"), f", {used} device{'s' if used > 1 else ''}"),
+        Text(f"  split             {split_text(chosen)}"),
+        Text(f"  schedule          {schedule_text(chosen)}"),
+    ]
+    first = _KEY[objective]
+    keys = [key for key in (first, *(key for key in _NAMES if key != first)) if key in chosen.predicted]
+    lines += [Text(f"  {_NAMES[key]:<18}{figure(key, chosen.predicted[key])}") for key in keys]
+    spent = ", ".join(
+        f"{name} {format_seconds(chosen.predicted[key])}" for name, key in _COLUMNS if key in chosen.predicted
+    )
+    if spent:
+        lines.append(Text(f"  {'of which':<18}{spent}"))
+    if choice.reason:
+        lines.append(Text(f"  {'why':<18}{choice.reason}"))
+    return Text("\n").join(lines)
+
+
+class _Row(NamedTuple):
+    """A line of the table of stages."""
+
+    stage: int
+    layers: tuple[int, int]
+    devices: tuple[str, ...]
+    memory: DeviceMemory | None
+
+    @property
+    def alike(self) -> tuple[object, ...]:
+        """What neighbours must share to stand in one line."""
+        need = None if self.memory is None else (self.memory.need_bytes, self.memory.free_bytes)
+        return self.layers[1] - self.layers[0], len(self.devices), need
+
+
+def _stages(chosen: Candidate) -> Text:
+    rows = _rows(chosen)
+    groups = [[row] for row in rows]
+    if len(rows) > _ROWS:
+        groups = [list(group) for _, group in groupby(rows, key=lambda row: row.alike)]
+    table = [("stage", "layers", "devices", "memory needed"), *(_cells(group) for group in groups)]
+    widths = [max(len(cells[column]) for cells in table) for column in range(3)]
+    lines = [
+        "  ".join((*(f"{cell:<{width}}" for cell, width in zip(cells, widths, strict=False)), cells[3]))
+        for cells in table
+    ]
+    return Text("\n").join([Text(lines[0], "dim"), *map(Text, lines[1:])])
+
+
+def _rows(chosen: Candidate) -> list[_Row]:
+    memory = {one.device: one for one in chosen.memory}
+    rows = []
+    for stage, (layers, names) in enumerate(zip(chosen.cut, chosen.devices, strict=True)):
+        known = [memory[name] for name in names if name in memory]
+        tightest = min(known, key=lambda one: one.free_bytes - one.need_bytes) if known else None
+        rows.append(_Row(stage, layers, names, tightest))
+    return rows
+
+
+def _cells(group: Sequence[_Row]) -> tuple[str, str, str, str]:
+    first, last = group[0], group[-1]
+    stage = f"{first.stage}" if len(group) == 1 else f"{first.stage} to {last.stage}"
+    count = first.layers[1] - first.layers[0]
+    layers = (
+        f"{first.layers[0]} to {last.layers[1] - 1}" if last.layers[1] - first.layers[0] > 1 else f"{first.layers[0]}"
+    )
+    layers += f" ({count})" if len(group) == 1 else f" ({count} each)"
+    names = [name for row in group for name in row.devices]
+    devices = ", ".join(names) if len(names) <= 4 else f"{names[0]} … {names[-1]} ({len(set(names))})"
+    return stage, layers, devices, "" if first.memory is None else _memory(first.memory)
+
+
+def _memory(one: DeviceMemory) -> str:
+    return f"{format_bytes(one.need_bytes)} of {format_bytes(one.free_bytes)}"
+
+
+def _others(choice: Choice, width: int) -> Text:
+    """The best of every other kind: what it would take, and under it why it loses."""
+    others = _best_of_kinds(choice)
+    if not others:
+        return Text()
+    key = _KEY[choice.objective]
+    kind_width = max(len("The best of every other kind"), *(len(each.kind) for each in others)) + 2
+    split_width = max(len("split"), *(len(split_text(each)) for each in others)) + 2
+    heads = "".join(f"{name:>12}" for name in (_NAMES[key].split()[0], *(name for name, _ in _COLUMNS), "bubble"))
+    lines = [Text(f"{'The best of every other kind':<{kind_width}}{'split':<{split_width}}{heads}", "bold")]
+    for each in others:
+        predicted = each.predicted
+        cells = [_short(key, predicted.get(key)), *(_short(name, predicted.get(name)) for _, name in _COLUMNS)]
+        cells.append(_short("bubble", predicted.get("bubble")))
+        lines.append(
+            Text(
+                f"{each.kind:<{kind_width}}{split_text(each):<{split_width}}" + "".join(f"{cell:>12}" for cell in cells)
+            )
+        )
+        if each.loses:
+            lines.append(Text(f"    {each.loses}", "dim"))
+    return Text("\n").join(lines)
+
+
+def _best_of_kinds(choice: Choice) -> list[Candidate]:
+    best: dict[str, Candidate] = {}
+    for candidate in choice.candidates:
+        if candidate.kind != choice.chosen.kind:
+            best.setdefault(candidate.kind, candidate)
+    return list(best.values())
+
+
+def _short(key: str, value: float | None) -> str:
+    return "-" if value is None else figure(key, value).replace(" tokens/s", "/s")
+
+
+def _rejected(choice: Choice) -> Text:
+    if not choice.rejected:
+        return Text()
+    return Text("\n").join([Text("Cannot be", "bold"), *(Text(f"  {_rejection(one)}") for one in choice.rejected)])
+
+
+def _rejection(one: Rejected) -> str:
+    axes = " × ".join(f"{axis} {size}" for axis, size in one.split.items() if size > 1) or "one device"
+    ways = f"{one.count:,} way{'s' if one.count != 1 else ''}"
+    return f"{axes} ({ways}): {one.reason} (need {_amount(one, one.need)}, have {_amount(one, one.have)})"
+
+
+def _amount(one: Rejected, value: float) -> str:
+    return format_bytes(value) if "memor" in one.reason or max(one.need, one.have) >= 1e7 else f"{value:g}"
+
+
+def _break_even(choice: Choice) -> Text:
+    if not choice.break_even:
+        return Text()
+    return Text("\n").join(
+        [Text("Where the answer changes", "bold"), *(Text(f"  {one.text}") for one in choice.break_even)]
+    )
+
+
+def _notes(choice: Choice) -> Text:
+    """What is said of the figures, each once; and which of them were simulated."""
+    notes = dict.fromkeys(each.note for each in (choice.chosen, *choice.candidates) if each.note)
+    simulated = sum(each.simulated for each in choice.candidates)
+    said = [*notes, f"{simulated} of {len(choice.candidates)} plans shown were simulated, the others are closed forms"]
+    return Text("\n").join([Text("About the figures", "bold"), *(Text(f"  {note}") for note in said)])
+
+
+def _folded(line: Text, width: int) -> Iterator[Text]:
+    """The line, in several where it is too long: the further ones are indented as its text is."""
+    if len(line) <= width:
+        yield line
+        return
+    plain = line.plain
+    indent = len(plain) - len(plain.lstrip())
+    column = plain.find("  ", indent)
+    hang = indent if column < 0 else len(plain) - len(plain[column:].lstrip())
+    hang = hang if hang < width // 2 else indent
+    head, *rest = wrapped(plain[indent:].split(" "), " ", width - hang)
+    style = line.spans[0].style if line.spans else line.style
+    yield Text(" " * indent + head.plain, style)
+    for piece in rest:
+        yield Text(" " * hang + piece.plain, style)
+
+
+def list_page(names: Mapping[Sort, Mapping[str, str]]) -> str:
+    """Every preset, a line each, sort by sort."""
+    lines: list[str] = []
+    for sort, presets in names.items():
+        lines += ["", f"{sort}:"] if lines else [f"{sort}:"]
+        wide = max(map(len, presets))
+        lines += [f"  {name:<{wide}}  {words}" for name, words in presets.items()]
+    return "\n".join(lines)
