@@ -54,7 +54,7 @@ def _line(fault: ErrorDetails, table: type[BaseModel]) -> str:
     if fault["type"] == "missing":
         return f"key {place!r} is missing"
     if fault["type"] == "value_error":
-        return f"{place}: {fault['ctx']['error']}"
+        return f"{place}: {fault['ctx']['error']}" if place else str(fault["ctx"]["error"])
     return f"{place} is {fault['input']!r}: {fault['msg'][0].lower()}{fault['msg'][1:]}"
 
 
