@@ -6,6 +6,7 @@ asked once for all micro-batches whose rows are as long and begin at the same pl
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -27,14 +28,21 @@ _NEVER = 1 << 62
 _NOBODY = MicroBatch(())
 
 _Key = tuple[int, str, int, int, int | None]
+"""A message: its sender's stage, letters, micro-batch, round and part."""
+_Step = tuple[int, str, int, int | None, int]
 
 
-class _Form(NamedTuple):
-    """A position's actions of one shape, by lane: where they stand, what they need in each of the other lanes."""
+class _LaneForm(NamedTuple):
+    """One lane of a position's actions of one shape, which are those at `places`.
 
-    places: tuple[tuple[int, ...], ...]
-    needs: tuple[tuple[tuple[int, ...], tuple[int, ...]], ...]
-    parts: tuple[int, ...]
+    `steps`: each one's (stage, letters, micro-batch, part, parts). `needs`: its indices in each of the other lanes, or
+    None where nothing in the lane needs anything there.
+    """
+
+    lane: int
+    places: tuple[int, ...]
+    steps: tuple[_Step, ...]
+    needs: tuple[tuple[int, ...] | None, ...]
 
 
 class _Ends(NamedTuple):
@@ -49,7 +57,8 @@ class _Ends(NamedTuple):
 class Lowering:
     """Turns rounds into steps of lanes. `lanes[position]` (compute, p2p, reduce) and `channels` are what a replay runs.
 
-    Errors: PlanError where an action waits for one that is not there.
+    `shared`: the hosts on which several positions compute. Errors: PlanError where an action waits for one that is not
+    there.
     """
 
     def __init__(self, layout: Layout, costs: Costs, hidden: int) -> None:
@@ -58,7 +67,9 @@ class Lowering:
         self._position_of = positions_by_stage(layout.positions)
         self.lanes = [_position(index) for index in range(len(layout.positions))]
         self.channels: dict[Link, Channel] = {}
-        self._forms: dict[tuple[object, ...], _Form] = {}
+        hosts = Counter(layout.stages[stages[0]].host for stages in layout.positions)
+        self.shared = frozenset(host for host, positions in hosts.items() if positions > 1)
+        self._forms: dict[tuple[object, ...], tuple[_LaneForm, ...]] = {}
         self._shapes: dict[object, int] = {}
         self._works: dict[tuple[int, str, int, int], Work] = {}
         self._moves: dict[tuple[int, str, int], Move] = {}
@@ -71,59 +82,60 @@ class Lowering:
 
     def carry_in(self, send: Action) -> None:
         """`send` was done before the rounds began: its message is there from the start."""
-        ends = self._message_ends(send)
-        self._number(send, ends)
-        ends.channel.arrives_s.append(0.0)
+        channel = self._message_ends(send.stage, send.kind).channel
+        self._sent[send.stage, send.kind.value, send.micro_batch, send.round, send.part] = channel.messages
+        channel.messages += 1
+        channel.arrives_s.append(0.0)
 
     def add(self, one: Round) -> None:
         """Append a round's actions to the lanes."""
-        shapes = [self._shape(micro_batch) for micro_batch in one.work]
+        shapes, sizes = self._shapes_of(one.work)
         for lanes, actions in zip(self.lanes, one.actions, strict=True):
-            form = self._formed(actions, one.number)
             bases = [len(lane.actions) for lane in lanes]
-            for index, lane in enumerate(lanes):
-                places = form.places[index]
-                if not places:
-                    continue
-                taken = [actions[place] for place in places]
-                lane.actions.extend(taken)
-                for column, needed, other in zip(lane.needs, form.needs[index], _OTHERS[index], strict=True):
+            for form in self._formed(actions, one.number):
+                lane = lanes[form.lane]
+                lane.actions += [actions[place] for place in form.places]
+                for column, needed, other in zip(lane.needs, form.needs, _OTHERS[form.lane], strict=True):
                     base = bases[other]
-                    column.extend([step + base if step >= 0 else -1 for step in needed] if base else needed)
-                if index == _P2P:
-                    self._add_moves(lane, taken, one, shapes)
+                    if needed is None:
+                        column += [-1] * len(form.places)
+                    else:
+                        column += [step + base if step >= 0 else -1 for step in needed] if base else needed
+                if form.lane == _P2P:
+                    self._add_moves(lane, form.steps, bases[_P2P], one, sizes)
                 else:
-                    lane.works.extend(self._works_of(taken, places, form.parts, one, shapes))
+                    self._add_works(lane, form.steps, one, shapes)
 
     def finish(self) -> None:
         """Give every receive the number of its message, now that all sends are known."""
+        ends_of, sent = self._ends, self._sent
         for lanes in self.lanes:
             lane = lanes[_P2P]
-            ends_of, sent = self._ends, self._sent
-            for index, (round_, stage, kind, micro_batch, part) in enumerate(lane.actions):
-                if not lane.moves[index][1]:
+            for index, number in enumerate(lane.numbers):
+                if number == _NEVER:
+                    round_, stage, kind, micro_batch, part = lane.actions[index]
                     ends = ends_of[stage, kind._value_]
                     lane.numbers[index] = sent.get((ends[2], ends[3], micro_batch, round_, part), _NEVER)
 
-    def _works_of(
-        self,
-        actions: Sequence[Action],
-        places: Sequence[int],
-        parts: Sequence[int],
-        one: Round,
-        shapes: Sequence[int],
-    ) -> list[Work]:
-        known, works = self._works, []
-        for action, place in zip(actions, places, strict=True):
-            _, stage, kind, micro_batch, _ = action
-            letters = kind._value_  # an enum's hash is slow Python
-            shape = shapes[micro_batch] if letters not in _OF_STAGE else -1
-            work = known.get((stage, letters, shape, parts[place]))
+    def _shapes_of(self, work: Sequence[MicroBatch]) -> tuple[list[int], list[int]]:
+        """Of each micro-batch a number for all that costs may look at, and one for how many rows go how far."""
+        shapes, sizes, known = [], [], self._shapes
+        for (rows,) in work:
+            size = tuple([row[3:] for row in rows])
+            shape = (size, tuple([row[2] for row in rows]))
+            shapes.append(known.setdefault(shape, len(known)))
+            sizes.append(known.setdefault(size, len(known)))
+        return shapes, sizes
+
+    def _add_works(self, lane: LaneState, steps: Sequence[_Step], one: Round, shapes: Sequence[int]) -> None:
+        known, works = self._works, lane.works
+        for stage, letters, micro_batch, _, parts in steps:
+            shape = -1 if letters in _OF_STAGE else shapes[micro_batch]
+            work = known.get((stage, letters, shape, parts))
             if work is None:
-                work = self._work(stage, kind, one.work[micro_batch] if shape >= 0 else _NOBODY, parts[place])
-                known[stage, letters, shape, parts[place]] = work
+                work = self._work(stage, Kind(letters), _NOBODY if shape < 0 else one.work[micro_batch], parts)
+                known[stage, letters, shape, parts] = work
             works.append(work)
-        return works
 
     def _work(self, stage: int, kind: Kind, micro_batch: MicroBatch, parts: int) -> Work:
         costs, layout = self._costs, self._layout
@@ -132,57 +144,48 @@ class Lowering:
             return Work(costs.reduce_s(layout, stage, kind, parts), sent_bytes=sent_bytes)
         seconds = costs.compute_s(layout, stage, micro_batch, kind) / parts
         inside = costs.exchange(layout, stage, micro_batch, kind)
-        load = costs.load(layout, stage, micro_batch)
+        load = costs.load(layout, stage, micro_batch) if layout.stages[stage].host in self.shared else 0
         return Work(seconds, load, inside.seconds / parts, inside.sent_bytes // parts)
 
-    def _add_moves(self, lane: LaneState, actions: Sequence[Action], one: Round, shapes: Sequence[int]) -> None:
-        known, sent = self._moves, self._sent
-        for action in actions:
-            round_, stage, kind, micro_batch, part = action
-            letters = kind._value_
-            # a receive's size is the send's: it has no work of its own, and may be of an earlier round
-            shape = shapes[micro_batch] if letters in _SENDS else -1
-            move = known.get((stage, letters, shape))
+    def _add_moves(self, lane: LaneState, steps: Sequence[_Step], base: int, one: Round, sizes: Sequence[int]) -> None:
+        known, sent, moves, numbers = self._moves, self._sent, lane.moves, lane.numbers
+        for index, (stage, letters, micro_batch, part, _) in enumerate(steps, base):
+            # what a receive takes is the send's work: it has none of its own, and may be of an earlier round
+            size = sizes[micro_batch] if letters in _SENDS else -1
+            move = known.get((stage, letters, size))
             if move is None:
-                move = known[stage, letters, shape] = self._move(action, one)
-            lane.moves.append(move)
-            if move[1]:
+                move = known[stage, letters, size] = self._move(lane.actions[index], one)
+            moves.append(move)
+            number = _NEVER
+            if size >= 0:
                 channel = move[0]
-                sent[stage, letters, micro_batch, round_, part] = channel.messages
-                lane.numbers.append(channel.messages)
-                channel.messages += 1
-            else:
-                lane.numbers.append(_NEVER)
+                number = channel.messages
+                channel.messages = number + 1
+                sent[stage, letters, micro_batch, one.number, part] = number
+            numbers.append(number)
 
     def _move(self, action: Action, one: Round) -> Move:
-        ends = self._message_ends(action)
+        ends = self._message_ends(action.stage, action.kind)
         if not ends.sends:
             return Move(ends.channel, False, 0.0, 0)
         size = message_bytes(action, one.work[action.micro_batch], self._layout, self._hidden)
         return Move(ends.channel, True, ends.channel.cost.occupied_s(size), size)
 
-    def _message_ends(self, action: Action) -> _Ends:
-        key = (action.stage, action.kind._value_)
-        if key not in self._ends:
+    def _message_ends(self, stage: int, kind: Kind) -> _Ends:
+        known = self._ends.get((stage, kind.value))
+        if known is None:
+            action = Action(0, stage, kind, 0)
             other = partner(action, self._stages)
-            sender, receiver = (action, other) if action.kind.sends else (other, action)
+            sender, receiver = (action, other) if kind.sends else (other, action)
             name = link(action, self._stages, self._position_of)
             if name not in self.channels:
-                cost = self._costs.link(self._layout, sender.stage, receiver.stage)
-                self.channels[name] = Channel(name, cost)
-            ends = _Ends(self.channels[name], action.kind.sends, sender.stage, sender.kind._value_)
-            self._ends[key] = ends
-        return self._ends[key]
+                self.channels[name] = Channel(name, self._costs.link(self._layout, sender.stage, receiver.stage))
+            known = _Ends(self.channels[name], kind.sends, sender.stage, sender.kind.value)
+            self._ends[stage, kind.value] = known
+        return known
 
-    def _number(self, send: Action, ends: _Ends) -> None:
-        self._sent[send.stage, ends.letters, send.micro_batch, send.round, send.part] = ends.channel.messages
-        ends.channel.messages += 1
-
-    def _shape(self, micro_batch: MicroBatch) -> int:
-        shape = tuple([row[2:] for row in micro_batch.rows])
-        return self._shapes.setdefault(shape, len(self._shapes))
-
-    def _formed(self, actions: tuple[Action, ...], number: int) -> _Form:
+    def _formed(self, actions: tuple[Action, ...], number: int) -> tuple[_LaneForm, ...]:
+        # an enum's hash is slow Python: its letters stand for it
         shape = tuple([(round_ - number, stage, kind._value_, mb, part) for round_, stage, kind, mb, part in actions])
         form = self._forms.get(shape)
         if form is None:
@@ -201,27 +204,35 @@ def _position(index: int) -> tuple[LaneState, ...]:
     return lanes
 
 
-def _form(actions: Sequence[Action]) -> _Form:
-    places: tuple[list[int], ...] = tuple([] for _ in _LANES)
-    lane_of, index_of = [], []
-    for place, action in enumerate(actions):
-        lane = _LANE_OF[action[2]._value_]
-        lane_of.append(lane)
+def _step(action: Action, parts: int) -> _Step:
+    _, stage, kind, micro_batch, part = action
+    return stage, kind._value_, micro_batch, part, parts
+
+
+def _form(actions: Sequence[Action]) -> tuple[_LaneForm, ...]:
+    lane_of = [_LANE_OF[action[2]._value_] for action in actions]
+    places: list[list[int]] = [[] for _ in _LANES]
+    index_of = []
+    for place, lane in enumerate(lane_of):
         index_of.append(len(places[lane]))
         places[lane].append(place)
-    needs: tuple[list[list[int]], ...] = tuple([[-1] * len(of_lane) for _ in _LANES] for of_lane in places)
+    needs = [[[-1] * len(of_lane) for _ in _LANES] for of_lane in places]
     for place, found in enumerate(waits(actions)):
         for other in found:
             if other < 0:
                 raise PlanError(f"{format_action(actions[place])} waits for an action that is not there")
             column = needs[lane_of[place]][lane_of[other]]
-            step = index_of[place]
-            column[step] = max(column[step], index_of[other])
-    return _Form(
-        tuple(map(tuple, places)),
-        tuple(
-            (tuple(of_lane[first]), tuple(of_lane[second]))
-            for of_lane, (first, second) in zip(needs, _OTHERS, strict=True)
-        ),
-        part_counts(actions),
+            column[index_of[place]] = max(column[index_of[place]], index_of[other])
+    counts = part_counts(actions)
+    return tuple(
+        _LaneForm(
+            lane,
+            tuple(of_lane),
+            tuple(
+                [(a.stage, a.kind._value_, a.micro_batch, a.part, counts[i]) for i in of_lane for a in (actions[i],)]
+            ),
+            tuple([tuple(needs[lane][other]) if max(needs[lane][other]) >= 0 else None for other in _OTHERS[lane]]),
+        )
+        for lane, of_lane in enumerate(places)
+        if of_lane
     )

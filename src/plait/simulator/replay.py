@@ -6,8 +6,6 @@ same times. Only computations that share a host need one clock (module `sharing`
 
 from __future__ import annotations
 
-from collections import Counter
-
 from plait.costs.protocol import SLEEPS_AFTER_S, Costs, Running
 from plait.errors import PlanError
 from plait.plans.layout import Layout
@@ -59,10 +57,8 @@ class Replay:
 
     def _shared_hosts(self) -> list[Host | None]:
         """Per position its host, where other positions compute on it too."""
-        names = [self._layout.stages[stages[0]].host for stages in self._layout.positions]
-        counts = Counter(names)
-        hosts = {name: Host(self._speeds_of) for name, count in counts.items() if count > 1}
-        return [hosts.get(name) for name in names]
+        hosts = {name: Host(self._speeds_of) for name in self._lowering.shared}
+        return [hosts.get(self._layout.stages[stages[0]].host) for stages in self._layout.positions]
 
     def _speeds_of(self, running: tuple[Running, ...]) -> tuple[float, ...]:
         known = self._speeds.get(running)
