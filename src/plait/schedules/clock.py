@@ -85,7 +85,7 @@ def _prepare(run: Run) -> _Part:
     seconds = _seconds(run).take(code)
     position = np.repeat(np.arange(order.positions, dtype=np.int32), np.diff(order.bounds))
     given = _given(order, position)
-    outside = (given >= 0) & (position[given] != position)
+    outside = (given >= 0) & (position[np.maximum(given, 0)] != position)
     starts = outside.copy()
     starts[order.bounds[:-1][np.diff(order.bounds) > 0]] = True
     heads = np.flatnonzero(starts)
@@ -121,7 +121,6 @@ def _given(order: Order, position: Ints) -> Ints:
     last, total = order.stages - 1, order.micro_batches
     forward, back, weight = kinds == F, (kinds == B) | (kinds == I), kinds == W
     key = stages * total + micro_batches
-    # places by stage and micro-batch; those of forwards one stage further on, so that a stage's F finds the one before
     forwards, backwards = _places(forward, key, order), _places(back, key, order)
     turn = back & (stages == last)
     given = np.where(forward | turn, forwards[np.where(forward, key - total, key)], -2)
@@ -130,7 +129,7 @@ def _given(order: Order, position: Ints) -> Ints:
     given[forward & (stages == 0)] = -1
     missing = given == -2
     index = np.arange(len(kinds), dtype=np.int32)
-    late = (given >= index) & (position[given] == position)
+    late = (given >= index) & (position[np.maximum(given, 0)] == position)
     held = forwards[key[back]]
     late[back] |= (held < 0) | (held >= index[back])
     wrong = np.flatnonzero(missing | late)

@@ -7,7 +7,8 @@ Sources of the bubbles: GPipe arXiv 1811.06965 section 2.3; 1F1B and interleaved
 ZB-H2 arXiv 2401.10241 table 2; DualPipe-V the README of deepseek-ai/DualPipe. The zero-bubble ones hold in their source
 for W about as long as F and I; the other terms of each maximum are the longest paths through the same orders when it
 is not, found and checked by replay. Theirs is the longest span of a stage, ours the whole step: ZB-H2 and ZB-V end
-(positions − 1) · F later than their longest span, since the last position begins so much later.
+(positions − 1) · F later than their longest span, since the last position begins so much later. DualPipe-V's source
+counts a forward beside a backward as one block, which hands over when both end; ours hands over what ends first.
 """
 
 from __future__ import annotations

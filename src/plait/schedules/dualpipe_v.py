@@ -4,8 +4,8 @@ Two stages a position in a V, as in ZB-V; in the steady part every forward stand
 so that the exchanges of one can hide behind the other. Backwards are whole but where their W fills a bubble.
 
     2 positions, 4 micro-batches; position 0 holds stages 0 and 3, position 1 stages 1 and 2
-    position 0  0F0 0F1 0F2 3F0 3I0 3W0 3F1 0F3 3B1 3F2 0B0 3B2 3F3 0B1 3B3 0I2 0I3 0W2 0W3  (with waits)
-    position 1  1F0 2F0 1F1 2F1 1F2 2B0 2F2 1B0 1F3 2B1 2F3 1B1 2B2 1B2 2I3 1I3 2W3 1W3
+    position 0  0F0 0F1 0F2 3F0 3I0 3W0 3F1 0F3 3B1 === 3F2 0B0 === 3B2 === 3F3 ··· 0B1 === 3B3 === 0I2 0W2 0I3 0W3
+    position 1  ··· 1F0 2F0 1F1 2F1 1F2 2B0 === 2F2 1B0 === 1F3 2B1 === 2F3 1B1 === 2B2 === 1B2 === 2I3 1I3 2W3 1W3
 """
 
 from __future__ import annotations

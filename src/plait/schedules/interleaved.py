@@ -1,8 +1,8 @@
 """Interleaved 1F1B (arXiv 2104.04473, figure 4 below): several stages a position, in a loop, for a smaller bubble.
 
     2 positions of 2 stages, 2 micro-batches; position 0 holds stages 0 and 2, position 1 stages 1 and 3
-    position 0  0F0 0F1 2F0 2F1  ·  2B0  ·  2B1 0B0  ·  0B1
-    position 1   ·  1F0 1F1 3F0 3B0 3F1 3B1 1B0  ·  1B1  ·
+    position 0  0F0 0F1 2F0 2F1 ··· 2B0 ··· 2B1 0B0 0B1
+    position 1  ··· 1F0 1F1 3F0 3B0 3F1 3B1 1B0 1B1 ···
 
 Positions take as many micro-batches as there are positions through one of their stages, then through the next.
 """

@@ -1,8 +1,8 @@
 """ZB-V (arXiv 2401.10241, section 6 and its figure 7): two stages a position in a V, every position holds equally much.
 
     2 positions, 3 micro-batches; position 0 holds stages 0 and 3, position 1 stages 1 and 2
-    position 0  0F0 0F1 0F2 3F0 3I0 3W0 3F1 3I1 3W1 ...
-    position 1   ·  1F0 2F0 1F1 2F1 1F2 2I0 ...
+    position 0  0F0 0F1 0F2 3F0 3I0 3W0 3F1 3I1 3W1 0I0 0W0 3F2 3I2 3W2 0I1 0W1 0I2 0W2
+    position 1  ··· 1F0 2F0 1F1 2F1 2I0 2W0 1F2 1I0 1W0 2F2 2I1 2W1 1I1 2I2 1I2 1W1 2W2 1W2
 
 Both ends of the model lie on position 0, so a micro-batch is back where it began after one way down and one way up, and
 with F = I = W nobody waits between its first and its last action. The order is the one made by hand for F = I = W.
