@@ -28,36 +28,44 @@ _THROUGHPUT_SETS = 2**16
 _LATENCY_SETS = 2**12
 _BEAM, _BEAM_MACHINES = 64, 60
 
-_Best = Callable[[Tables, int | None, int | None], tuple[tuple[int, ...], Cut, float] | None]
+_Best = Callable[[Tables, range, int | None], tuple[tuple[int, ...], Cut, float] | None]
 
 
-def best_throughput(problem: Problem, stages: int | None = None) -> Assignment | None:
+def best_throughput(problem: Problem, stages: int | range | None = None) -> Assignment | None:
     """The assignment whose slowest stage or link takes the least seconds: its rate is 1 ÷ `value_s`.
 
-    `stages`: how many; None: any number. None where the model does not fit. Among equals the fewest machines, then the
-    least sum of the stages' squares. A token's way back to the first stage is not counted: it is a few bytes.
+    `stages`: how many, or a range of them; None: any number. None where the model does not fit. Among equals the fewest
+    machines, then the least sum of the stages' squares. A token's way back to the first stage is not counted: it is a few bytes.
     """
     return _best(problem, stages, throughput, _THROUGHPUT_SETS)
 
 
-def best_latency(problem: Problem, stages: int | None = None) -> Assignment | None:
+def best_latency(problem: Problem, stages: int | range | None = None) -> Assignment | None:
     """The assignment with which one token takes the least: its stages, the links between them, and the way back.
 
-    `stages`: how many; None: any number. None where the model does not fit. Among equals the fewest machines, then the
-    least sum of the stages' squares.
+    `stages`: how many, or a range of them; None: any number. None where the model does not fit. Among equals the fewest
+    machines, then the least sum of the stages' squares.
     """
     return _best(problem, stages, latency, _LATENCY_SETS)
 
 
-def _best(problem: Problem, stages: int | None, search: _Best, most_sets: int) -> Assignment | None:
+def _best(problem: Problem, stages: int | range | None, search: _Best, most_sets: int) -> Assignment | None:
     table, machines = tables(problem), tuple(range(problem.machines))
     exact = _sets(table) <= most_sets
     if not exact and len(table.members) > _BEAM_MACHINES:
         machines = _promising(problem)
         table = tables(_only(problem, machines))
-    if stages is not None and not 1 <= stages <= min(table.layers, len(machines)):
+    asked = (
+        range(1, table.layers + 1)
+        if stages is None
+        else range(stages, stages + 1)
+        if isinstance(stages, int)
+        else stages
+    )
+    counts = range(max(1, asked.start), min(asked.stop, table.layers + 1, len(machines) + 1))
+    if not counts:
         return None
-    found = search(table, stages, None if exact else _BEAM)
+    found = search(table, counts, None if exact else _BEAM)
     if found is None:
         return None
     order, cut, value_s = found
@@ -80,8 +88,12 @@ def _promising(problem: Problem) -> tuple[int, ...]:
 def _only(problem: Problem, machines: tuple[int, ...]) -> Problem:
     """The same problem with these machines alone."""
     kept, square = list(machines), np.ix_(machines, machines)
+    layer_bytes, first_bytes, last_bytes = problem.bytes_
     return replace(
         problem,
+        layer_bytes=layer_bytes[kept],
+        first_bytes=first_bytes[kept],
+        last_bytes=last_bytes[kept],
         layer_s=problem.layer_s[kept],
         fixed_s=problem.fixed_s[kept],
         first_s=problem.first_s[kept],

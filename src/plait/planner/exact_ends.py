@@ -9,20 +9,18 @@ import numpy as np
 from plait.planner.exact_tables import Flags, Growth, Integers, Tables
 
 
-def order_by_ends(
-    table: Tables, growths: Sequence[Growth], stages: int | None, limit_s: float
-) -> tuple[int, ...] | None:
+def order_by_ends(table: Tables, growths: Sequence[Growth], stages: range, limit_s: float) -> tuple[int, ...] | None:
     """Classes in order that hold all layers with no stage and no link above `limit_s`, the fewest; None: none do.
 
     `growths`: all sets of machines by size, from those of one on.
     """
-    if stages in (None, 1) and (table.both <= limit_s).any():
+    if 1 in stages and (table.both <= limit_s).any():
         return (int(np.flatnonzero(table.both <= limit_s)[0]),)
     ends = np.zeros((len(table.both), len(table.both), table.layers), dtype=bool)  # [last class, set, end]
     np.einsum("iie->ie", ends)[:] = table.first[:, : table.layers] <= limit_s
     levels = [ends]
     for at, growth in enumerate(growths):
-        if stages in (None, at + 2):
+        if at + 2 in stages:
             order = _order(table, growths, levels, limit_s)
             if order is not None:
                 return order

@@ -24,14 +24,14 @@ _SAME = 1e-12
 """Values nearer than this, relatively, are the same: summed in another order."""
 
 
-def latency(table: Tables, stages: int | None, beam: int | None) -> tuple[Order, Cut, float] | None:
+def latency(table: Tables, stages: range, beam: int | None) -> tuple[Order, Cut, float] | None:
     """Classes in order, their layers, and the seconds of a token; None where the model does not fit.
 
-    `stages`: how many, or any number. `beam`: sets kept of each size, which proves nothing any more; None: all.
+    `stages`: how many there may be. `beam`: sets kept of each size, which proves nothing any more; None: all.
     """
     search = _Search(table, stages, beam)
     search.alone()
-    if stages != 1:
+    if stages[-1] > 1:
         for firsts in _firsts(table) if beam is None else [np.arange(len(table.members))]:
             search.from_first(firsts)
     if not search.order:
@@ -70,7 +70,7 @@ class _Search:
     """The best order so far, and the search for a better one. `beam`: sets kept of each size; None: all."""
 
     table: Tables
-    stages: int | None
+    stages: range
     beam: int | None
     best_s: float = np.inf
     order: Order = ()
@@ -83,7 +83,7 @@ class _Search:
 
     def alone(self) -> None:
         """One machine for all layers."""
-        if self.stages in (None, 1) and np.isfinite(self.table.both).any():
+        if 1 in self.stages and np.isfinite(self.table.both).any():
             self.order = (int(self.table.both.argmin()),)
             self.best_s = float(self.table.both.min())
 
@@ -94,14 +94,13 @@ class _Search:
         level, least = ones(table.sizes).select(firsts), np.full((count, len(firsts), layers), np.inf)
         least[firsts, np.arange(len(firsts))] = table.first[firsts, :layers]
         back_s = _back(table, firsts)
-        most = min(int(table.sizes.sum()), layers) if self.stages is None else self.stages
         steps: list[_Step] = []
-        for at in range(2, most + 1):
+        for at in range(2, self.stages.stop):
             kept = self._kept(least)
             if not len(kept):
                 return
             steps.append(_Step(least[:, kept], grow(level.select(kept), table.sizes), kept))
-            if self.stages in (None, at):
+            if at in self.stages:
                 self._end(steps, back_s)
             least, level = _grown(table, steps[-1]), steps[-1].growth.level
 

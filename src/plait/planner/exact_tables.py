@@ -23,10 +23,10 @@ class Problem:
     """n machines and L layers, in seconds and bytes; all figures are at least 0, and `numpy.inf` where there is no way.
 
     `layer_s` [n, L]: seconds of each layer on each machine. `fixed_s` [n]: of a stage, beside its layers. `first_s`,
-    `last_s` [n]: more on the stage that holds the embedding, and the head. `layer_bytes` [L], `fixed_bytes` [n],
-    `first_bytes`, `last_bytes`: what they take of `free_bytes` [n]. `hand_over_s` [n, n]: for how long a message keeps
-    the link i -> j. `latency_s` [n, n]: how much later it is there. `back_s` [n, n]: a token from the last stage to
-    the first one, for the objective latency alone.
+    `last_s` [n]: more on the stage that holds the embedding, and the head. `layer_bytes` [L] or [n, L], `fixed_bytes`
+    [n], `first_bytes`, `last_bytes` (one or [n]): what they take of `free_bytes` [n]. `hand_over_s` [n, n]: for how
+    long a message keeps the link i -> j. `latency_s` [n, n]: how much later it is there. `back_s` [n, n]: a token from
+    the last stage to the first one, for the objective latency alone.
     """
 
     layer_s: Floats
@@ -35,8 +35,8 @@ class Problem:
     last_s: Floats
     layer_bytes: Floats
     fixed_bytes: Floats
-    first_bytes: float
-    last_bytes: float
+    first_bytes: float | Floats
+    last_bytes: float | Floats
     free_bytes: Floats
     hand_over_s: Floats
     latency_s: Floats
@@ -51,6 +51,15 @@ class Problem:
     def layers(self) -> int:
         """L."""
         return int(self.layer_s.shape[1])
+
+    @property
+    def bytes_(self) -> tuple[Floats, Floats, Floats]:
+        """Bytes of the layers, the embedding and the head on every machine: [n, L], [n], [n]."""
+        return (
+            np.broadcast_to(np.asarray(self.layer_bytes, dtype=np.float64), self.layer_s.shape),
+            np.broadcast_to(np.asarray(self.first_bytes, dtype=np.float64), (self.machines,)),
+            np.broadcast_to(np.asarray(self.last_bytes, dtype=np.float64), (self.machines,)),
+        )
 
 
 @dataclass(frozen=True)
@@ -117,9 +126,10 @@ def tables(problem: Problem) -> Tables:
     of = np.array([one[0] for one in members])
     layers = problem.layers
     times = np.concatenate([np.zeros((len(of), 1)), np.cumsum(problem.layer_s[of], axis=1)], axis=1)
-    held = np.concatenate([[0.0], np.cumsum(problem.layer_bytes)])
+    layer_bytes, first_bytes, last_bytes = problem.bytes_
+    held = np.concatenate([np.zeros((len(of), 1)), np.cumsum(layer_bytes[of], axis=1)], axis=1)
     middle = times[:, None, :] - times[:, :, None] + problem.fixed_s[of, None, None]  # [C, a, b]
-    need = held[None, None, :] - held[None, :, None] + problem.fixed_bytes[of, None, None]
+    need = held[:, None, :] - held[:, :, None] + problem.fixed_bytes[of, None, None]
     free = problem.free_bytes[of]
     ends = np.arange(layers + 1)
     none = ends[:, None] >= ends[None, :]  # [a, b]: no layer
@@ -127,11 +137,11 @@ def tables(problem: Problem) -> Tables:
     def bounded(seconds: Floats, bytes_: Floats, room: Floats) -> Floats:
         return np.where(bytes_ <= room, seconds, np.inf)
 
-    first = bounded(middle[:, 0] + problem.first_s[of, None], need[:, 0] + problem.first_bytes, free[:, None])
+    first = bounded(middle[:, 0] + problem.first_s[of, None], need[:, 0] + first_bytes[of, None], free[:, None])
     last = bounded(
-        middle[:, :, layers] + problem.last_s[of, None], need[:, :, layers] + problem.last_bytes, free[:, None]
+        middle[:, :, layers] + problem.last_s[of, None], need[:, :, layers] + last_bytes[of, None], free[:, None]
     )
-    whole = need[:, 0, layers] + problem.first_bytes + problem.last_bytes
+    whole = need[:, 0, layers] + first_bytes[of] + last_bytes[of]
     both = bounded(middle[:, 0, layers] + problem.first_s[of] + problem.last_s[of], whole, free)
     first[:, 0] = last[:, layers] = np.inf
     return Tables(
@@ -162,10 +172,8 @@ def _classes(problem: Problem) -> tuple[tuple[int, ...], ...]:
 
 
 def _equal(problem: Problem, one: int, other: int) -> bool:
-    vectors = (problem.fixed_s, problem.first_s, problem.last_s, problem.fixed_bytes, problem.free_bytes)
-    if any(vector[one] != vector[other] for vector in vectors):
-        return False
-    if not np.array_equal(problem.layer_s[one], problem.layer_s[other]):
+    rows = (problem.fixed_s, problem.first_s, problem.last_s, problem.fixed_bytes, problem.free_bytes, problem.layer_s)
+    if any(not np.array_equal(row[one], row[other]) for row in (*rows, *problem.bytes_)):
         return False
     others = np.ones(problem.machines, dtype=bool)
     others[[one, other]] = False

@@ -27,10 +27,10 @@ Order = tuple[int, ...]
 """The classes of the machines, in the order of their stages."""
 
 
-def throughput(table: Tables, stages: int | None, beam: int | None) -> tuple[Order, Cut, float] | None:
+def throughput(table: Tables, stages: range, beam: int | None) -> tuple[Order, Cut, float] | None:
     """Classes in order, their layers, and the seconds of the slowest; None where the model does not fit.
 
-    `stages`: how many, or any number. `beam`: sets kept of each size, which proves nothing any more; None: all.
+    `stages`: how many there may be. `beam`: sets kept of each size, which proves nothing any more; None: all.
     """
     search, values = _Search(table, stages, beam), _values(table)
     found = _least(values, lambda limit_s: search.order(limit_s, empties=beam is None))
@@ -75,39 +75,32 @@ class _Search:
     """One problem, searched for many thresholds. `beam`: sets kept of each size; None: all."""
 
     table: Tables
-    stages: int | None
+    stages: range
     beam: int | None
 
     @cached_property
     def growths(self) -> list[Growth]:
         """All sets, by size: the same for every threshold."""
         level, growths = ones(self.table.sizes), []
-        for _ in range(self.largest - 1):
+        for _ in range(self.stages[-1] - 1):
             growths.append(grow(level, self.table.sizes))
             level = growths[-1].level
         return growths
-
-    @property
-    def largest(self) -> int:
-        """The most stages worth a look."""
-        most = min(int(self.table.sizes.sum()), self.table.layers)
-        return most if self.stages is None else self.stages
 
     def order(self, limit_s: float, empties: bool) -> Order | None:
         """Machines that hold all layers with nothing above `limit_s`, the fewest; None: there are none.
 
         `empties`: a stage may hold no layer; then None proves that there are none, but an order proves nothing.
         """
-        if self.stages in (None, 1):
-            alone = np.flatnonzero(self.table.both <= limit_s)
-            if len(alone) or self.stages == 1:
-                return (int(alone[0]),) if len(alone) else None
+        alone = np.flatnonzero(self.table.both <= limit_s)
+        if len(alone) and 1 in self.stages:
+            return (int(alone[0]),)
         reach = _reach(self.table, limit_s, empties)
         level, most = ones(self.table.sizes), np.diag(np.minimum(reach.first, self._cap(1, empties)))
         steps: list[_Step] = []
-        for count in range(2, self.largest + 1):
+        for count in range(2, self.stages.stop):
             steps.append(self._step(level, most, count))
-            if self.stages in (None, count):
+            if count in self.stages:
                 end = _end(steps[-1], reach)
                 if end is not None:
                     return _way_back(steps, reach, *end)
@@ -118,7 +111,7 @@ class _Search:
 
     def _cap(self, count: int, empties: bool) -> int:
         """The most layers that `count` stages may hold: those that come later need one each."""
-        return self.table.layers - (1 if self.stages is None or empties else self.stages - count)
+        return self.table.layers - (1 if empties else max(1, self.stages.start - count))
 
     def _step(self, level: Level, most: Counts, count: int) -> _Step:
         if self.beam is None:
