@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import accumulate
+from operator import add, sub
 from typing import NamedTuple
 
 from plait.costs.collectives import Group, all_gather_s, all_reduce_s, all_to_all_s, sent_bytes
@@ -66,11 +67,11 @@ class Times(NamedTuple):
 
     def plus(self, other: Times) -> Times:
         """Both together."""
-        return Times(*(mine + its for mine, its in zip(self, other, strict=True)))
+        return Times._make(map(add, self, other))
 
     def minus(self, other: Times) -> Times:
         """This without the other."""
-        return Times(*(mine - its for mine, its in zip(self, other, strict=True)))
+        return Times._make(map(sub, self, other))
 
 
 class _Exchanged(NamedTuple):
@@ -152,13 +153,13 @@ class LayerTimes:
         return times
 
     def _with_host_s(self, operations: Sequence[Operation], exchanged: _Exchanged | None = None) -> float:
-        """Operations and exchanges, one after another on the device; the host starts them meanwhile or holds them up."""
+        """Operations and exchanges, one after another on the device; the host starts them meanwhile, or holds up."""
         profile, fused = self.rates.profile, self.inside.fused
         device_s = sum(self.rates.operation_s(one, fused=fused) for one in operations)
         host_s = profile.launch_s * len(operations)
         if exchanged is not None:
             device_s += exchanged.seconds
-            late = profile.rendezvous_s * max(self.inside.tp, self.inside.ep, self.inside.cp)
+            late = profile.rendezvous_s * (max(self.inside.tp, self.inside.ep, self.inside.cp) - 1)
             host_s += exchanged.starts * (profile.launch_s + late)
         return self.rates.longer_s(device_s, host_s)
 

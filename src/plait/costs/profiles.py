@@ -39,14 +39,14 @@ class Profile:
     bandwidth. `operation_s`: the least that an operation takes on the device. `launch_s`: what the host takes to start
     one. `rendezvous_s`: what an exchange waits for each further rank whose host is late. `sharpness`: how sharply the
     longer of device and host decides (a p-norm's p). `within_share`, `between_share`: of links in a host and between
-    hosts. `exchange_s`: the start of an exchange. `split_exchange`: reduce-scatter and all-gather of a sequence split, in
-    all-reduces. `hidden_backward`: share of a backward's tensor exchanges that runs beside its weight products.
+    hosts. `exchange_s`: the start of an exchange. `split_exchange`: reduce-scatter and all-gather of a sequence split,
+    in all-reduces. `hidden_backward`: share of a backward's tensor exchanges that runs beside its weight products.
     `hidden_reduction`: share of the gradients' reduction that runs beside the last backwards. `accumulated_bytes`: what
     adding a micro-batch's weight gradients to the step's moves beside the product itself. `reduced_bytes`: of gradients
-    in the reduction. `stepped_bytes`: what the optimizer moves. `micro_batch_s`: of a stage beside its layers, each way.
-    `parameter_s`: the optimizer's of each tensor. `step_s`: of a step. `reduction_s`: of a reduction. `residue`: by
-    schedule, the share of the time that perfect times for all actions leave out. `parted`: messages go in tp parts, one
-    a rank. `error_pct`: mean of the absolute errors on rows that it was not fitted on; None: never compared.
+    in the reduction. `stepped_bytes`: what the optimizer moves. `micro_batch_s`: of a stage beside its layers, each
+    way. `parameter_s`: the optimizer's of each tensor. `step_s`: of a step. `reduction_s`: of a reduction. `residue`:
+    by schedule, the share of the time that perfect times for all actions leave out. `parted`: messages go in tp parts,
+    one a rank. `error_pct`: mean of the absolute errors on rows that it was not fitted on; None: never compared.
     """
 
     name: str

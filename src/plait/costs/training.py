@@ -7,15 +7,15 @@ the cut.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from plait.costs.collectives import Group, all_gather_s, all_reduce_s, reduce_scatter_s, sent_bytes
 from plait.costs.layer_times import Groups, Inside, LayerTimes, Times
 from plait.costs.profiles import Profile, profile_for, rates
-from plait.costs.protocol import LinkCost
-from plait.costs.states import RankParameters, Recipe, rank_parameters, recipe_for
+from plait.costs.states import RankParameters, Recipe, rank_parameters, recipe_for, state_bytes
 from plait.costs.topology import Fabric, gradient_reach, group_on, lay, stage_link
+from plait.costs.training_costs import TrainingCosts
 from plait.costs.training_memory import LayerBytes, position_bytes
 from plait.costs.work import model_flops
 from plait.plans.split import Split, TrainingSetup
@@ -74,12 +74,19 @@ class _Body(NamedTuple):
     sent_bytes: float
 
 
-class _Tail(NamedTuple):
-    """What follows the last backward, of the position that takes longest."""
+class StageTail(NamedTuple):
+    """What follows the last backward of some parameters: reduction, optimizer, ZeRO's gathering; bytes a rank sends."""
 
     reduce_s: float
+    gather_s: float
     optimizer_s: float
-    sent_bytes: float
+    reduced_bytes: float
+    gathered_bytes: float
+
+    @property
+    def total_s(self) -> float:
+        """One after another."""
+        return self.reduce_s + self.gather_s + self.optimizer_s
 
 
 class TrainingModel:
@@ -99,7 +106,7 @@ class TrainingModel:
         self._times: dict[tuple[Inside, Split], LayerTimes] = {}
         self._bytes: dict[Inside, LayerBytes] = {}
         self._bodies: dict[tuple[int, int, Cut], _Body] = {}
-        self._tails: dict[tuple[Split, int, bool, Cut], _Tail] = {}
+        self._tails: dict[tuple[Split, int, bool, Cut], StageTail] = {}
         self._parameters: dict[tuple[int, int, Cut, bool], tuple[RankParameters, ...]] = {}
         self._tensors: dict[tuple[tuple[int, int], ...], int] = {}
         self._hand_overs: dict[tuple[Split, int, bool], float] = {}
@@ -154,11 +161,14 @@ class TrainingModel:
         if split.pp > 2:  # the slowest of all hops
             hops = [stage_link(self.fabric, split, source, source + 1) for source in range(min(split.pp, 64) - 1)]
             channel = max(hops, key=lambda hop: hop.message_s(1e6))
-        rows = self.message_bytes(setup)
-        if not self.profile.parted or split.tp == 1:
-            return channel.message_s(rows)
-        seconds = channel.message_s(rows / split.tp)
-        return seconds if setup.sequence_split else seconds + all_gather_s(rows, self._groups(split).tensor)
+        parts = split.tp if self.profile.parted else 1
+        return channel.message_s(self.message_bytes(setup) / parts) + self.gathered_s(setup)
+
+    def gathered_s(self, setup: TrainingSetup) -> float:
+        """Seconds in which a tensor group gathers a message that came in parts."""
+        if not self.profile.parted or setup.split.tp == 1 or setup.sequence_split:
+            return 0.0
+        return all_gather_s(self.message_bytes(setup), self._groups(setup.split).tensor)
 
     def message_bytes(self, setup: TrainingSetup) -> float:
         """Bytes of a micro-batch's activations between two stages."""
@@ -167,8 +177,19 @@ class TrainingModel:
 
     def tail_s(self, setup: TrainingSetup, cut: Cut) -> float:
         """Seconds after the last backward: what is left of the reductions, the optimizer, ZeRO's gathering."""
-        tail = self._tail(setup, cut)
-        return tail.reduce_s + tail.optimizer_s
+        return self._tail(setup, cut).total_s
+
+    def stage_tail(self, setup: TrainingSetup, cut: Cut, stage: int) -> StageTail:
+        """What follows the last backward of one stage, with its whole reduction; a tied embedding's is not in it."""
+        split, layers = setup.split, cut[stage]
+        return self._of_parameters(
+            setup, rank_parameters(self.spec, [layers], split.tp, split.ep), self._count((layers,))
+        )
+
+    def stage_state_bytes(self, setup: TrainingSetup, cut: Cut, stage: int) -> int:
+        """Weights, gradients and optimizer states of one stage on a device."""
+        parameters = rank_parameters(self.spec, [cut[stage]], setup.split.tp, setup.split.ep)
+        return round(state_bytes(parameters, self.recipe, setup.zero, setup.split).total_bytes)
 
     # whole steps
 
@@ -188,21 +209,25 @@ class TrainingModel:
         busy_s = count * body.longest_s
         running_s = equal_s + more_s
         residue_s = self.profile.residue.get(setup.schedule, 0.0) * (running_s + messages_s) if split.pp > 1 else 0.0
-        step_s = running_s + messages_s + residue_s + tail.reduce_s + tail.optimizer_s + self.profile.step_s
+        step_s = running_s + messages_s + residue_s + tail.total_s + self.profile.step_s
         inside_s = count * body.exchange_s
         flops = self._model_flops / (self.rates.flops * split.ranks)
         wait_s = running_s - busy_s
         return StepEstimate(
             step_s,
             busy_s - inside_s + tail.optimizer_s + self.profile.step_s,
-            inside_s + messages_s + tail.reduce_s,
+            inside_s + messages_s + tail.reduce_s + tail.gather_s,
             wait_s,
             residue_s,
             wait_s / step_s,
             flops / step_s,
-            count * body.sent_bytes + tail.sent_bytes + self._message_sent(setup),
+            count * body.sent_bytes + tail.reduced_bytes + tail.gathered_bytes + self._message_sent(setup),
             self.memory(setup, cut),
         )
+
+    def costs(self, setup: TrainingSetup, cut: Cut) -> TrainingCosts:
+        """The same seconds and bytes, action by action, for the simulator. The residue is not in them."""
+        return TrainingCosts(self, setup, cut)
 
     # helpers
 
@@ -214,40 +239,43 @@ class TrainingModel:
             found = self._bodies[key] = _body(times, setup, cut)
         return found
 
-    def _tail(self, setup: TrainingSetup, cut: Cut) -> _Tail:
+    def _tail(self, setup: TrainingSetup, cut: Cut) -> StageTail:
         key = setup.split, setup.zero, setup.schedule in V_SHAPED, cut
         found = self._tails.get(key)
         if found is None:
             parts = self._rank_parameters(setup, cut)
             tails = [self._position_tail(setup, cut, position, parameters) for position, parameters in _distinct(parts)]
-            worst = max(tails, key=lambda tail: tail.reduce_s + tail.optimizer_s)
-            found = self._tails[key] = worst
+            found = self._tails[key] = max(tails, key=lambda tail: tail.total_s)
         return found
 
-    def _position_tail(self, setup: TrainingSetup, cut: Cut, position: int, parameters: RankParameters) -> _Tail:
-        """Source of the bytes: gradients of every parameter are reduced over dp × ep × cp, of experts over dp × cp."""
-        profile, split = self.profile, setup.split
-        dense, experts = self._reduction_groups(split)
-        seconds = sent = stepped = 0.0
-        for count, group in ((parameters.dense, dense), (parameters.experts, experts)):
+    def _of_parameters(self, setup: TrainingSetup, parameters: RankParameters, tensors: int) -> StageTail:
+        """Gradients of every parameter are reduced over dp × ep × cp, of experts over dp × cp."""
+        profile = self.profile
+        reduce_s = gather_s = reduced = gathered = stepped = 0.0
+        for count, group in zip(parameters, self._reduction_groups(setup.split), strict=True):
             ranks = group.ranks
             stepped += count / (ranks if setup.zero else 1)
             if ranks == 1 or not count:
                 continue
-            gradients = count * profile.reduced_bytes
+            gradients, weights = count * profile.reduced_bytes, count * self.item_bytes
+            reduce_s += profile.reduction_s
             if setup.zero:
-                reduce_s = reduce_scatter_s(gradients, group)
-                gather_s = all_gather_s(count * self.item_bytes, group)
-                sent += sent_bytes("reduce_scatter", gradients, ranks)
-                sent += sent_bytes("all_gather", count * self.item_bytes, ranks)
+                reduce_s += reduce_scatter_s(gradients, group)
+                gather_s += all_gather_s(weights, group)
+                reduced += sent_bytes("reduce_scatter", gradients, ranks)
+                gathered += sent_bytes("all_gather", weights, ranks)
             else:
-                reduce_s, gather_s = all_reduce_s(gradients, group), 0.0
-                sent += sent_bytes("all_reduce", gradients, ranks)
-            seconds += (1 - profile.hidden_reduction) * reduce_s + gather_s + profile.reduction_s
+                reduce_s += all_reduce_s(gradients, group)
+                reduced += sent_bytes("all_reduce", gradients, ranks)
+        optimizer_s = self.rates.moved_s(stepped * profile.stepped_bytes) + profile.parameter_s * tensors
+        return StageTail(reduce_s, gather_s, optimizer_s, reduced, gathered)
+
+    def _position_tail(self, setup: TrainingSetup, cut: Cut, position: int, parameters: RankParameters) -> StageTail:
+        """A position's, with the part of its reduction alone that nothing hides."""
+        tail = self._of_parameters(setup, parameters, self._count(_ranges(setup, cut)[position]))
         tied_s, tied_bytes = self._tied(setup, position)
-        ranges = _ranges(setup, cut)[position]
-        optimizer_s = self.rates.moved_s(stepped * profile.stepped_bytes) + profile.parameter_s * self._count(ranges)
-        return _Tail(seconds + tied_s, optimizer_s, sent + tied_bytes)
+        exposed_s = (1 - self.profile.hidden_reduction) * tail.reduce_s
+        return tail._replace(reduce_s=exposed_s + tied_s, reduced_bytes=tail.reduced_bytes + tied_bytes)
 
     def _tied(self, setup: TrainingSetup, position: int) -> tuple[float, float]:
         """A tied embedding's gradient is summed over the first and the last position."""
@@ -371,6 +399,3 @@ def _reached(network: Network, profile: Profile) -> Network:
 def _scaled(wire: Wire, share: float) -> Wire:
     host = None if wire.host_bandwidth is None else wire.host_bandwidth * share
     return Wire(wire.latency_s, wire.bandwidth * share, host)
-
-
-LinkOf = Mapping[tuple[int, int], LinkCost]

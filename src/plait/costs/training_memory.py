@@ -49,6 +49,10 @@ class LayerBytes:
         kept = self.before[layers[1]] - self.before[layers[0]]
         return kept + (self.first if layers[0] == 0 else 0.0)
 
+    def half(self, layers: tuple[int, int]) -> float:
+        """What lies between the two halves of a stage's backward."""
+        return self.halves_before[layers[1]] - self.halves_before[layers[0]]
+
 
 def position_bytes(
     setup: TrainingSetup,
