@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from random_timelines import timelines
 
+from plait.plans.action import Lane
 from plait.plans.notation import parse_action
 from plait.reports.cells import Segment, paint, segments
 from plait.reports.marks import IDLE, TRANSFER, UNICODE, WAIT, Mark, What
@@ -67,7 +68,9 @@ def test_segments_do_not_overlap_and_cover_what_the_spans_cover(timeline):
     moments = [segment.start_s / 2 + segment.end_s / 2 for segment in found]
     for moment, segment in zip(moments, found, strict=True):
         assert any(span.start_s <= moment <= span.end_s for span in timeline.spans)
-        computing = any(span.action.kind.value == "F" and span.start_s < moment < span.end_s for span in timeline.spans)
+        computing = any(
+            span.action.kind.lane is Lane.COMPUTE and span.start_s < moment < span.end_s for span in timeline.spans
+        )
         assert (segment.mark.what is What.COMPUTE) == computing
 
 

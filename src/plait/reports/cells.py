@@ -56,7 +56,7 @@ def _events(spans: Iterable[Span]) -> Iterator[tuple[float, int, Mark]]:
 
 
 def _pieces(span: Span) -> list[Segment]:
-    compute = Mark(What.COMPUTE, span.action.micro_batch)
+    compute = Mark(What.COMPUTE, span.action.micro_batch, span.action.kind.value)
     return [Segment(_PARTS.get(part.what, compute), part.start_s, part.end_s) for part in parts(span)]
 
 

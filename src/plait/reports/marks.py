@@ -1,11 +1,12 @@
 """What stands in a cell of a picture: compute of a micro-batch, transfer, wait, or nothing; and how it is written.
 
-No meaning lies in colour alone: every mark has its own character.
+No meaning lies in colour alone: every mark has its own character. In a training step a character says both the
+micro-batch and the pass: 0 to 9 a forward, a to j its backward, A to J its weight gradients where they are apart.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from enum import IntEnum
 from typing import NamedTuple
 
@@ -20,10 +21,14 @@ class What(IntEnum):
 
 
 class Mark(NamedTuple):
-    """`what` goes on; `micro_batch` is 0 but for compute. The smallest mark is shown where several go on."""
+    """`what` goes on; `micro_batch` is 0 but for compute, of which `letters` are the notation's: F, B, I, W, O.
+
+    The smallest mark is shown where several go on.
+    """
 
     what: What
     micro_batch: int = 0
+    letters: str = "F"
 
 
 TRANSFER, WAIT, IDLE = Mark(What.TRANSFER), Mark(What.WAIT), Mark(What.IDLE)
@@ -38,22 +43,48 @@ class Glyphs(NamedTuple):
     line: str
     tick: str
 
-    def of(self, mark: Mark) -> str:
-        """The character of a mark."""
+    def of(self, mark: Mark, *, training: bool = False) -> str:
+        """The character of a mark; in a training step it says the pass as well."""
         if mark.what is What.COMPUTE:
-            return self.compute[mark.micro_batch % len(self.compute)]
+            characters = PASSES[mark.letters] if training else self.compute
+            return characters[mark.micro_batch % len(characters)]
         return {What.TRANSFER: self.transfer, What.WAIT: self.wait, What.IDLE: " "}[mark.what]
 
 
 UNICODE = Glyphs("█▒▓░▚▞▙▜", "━", "·", "─", "┬")
 ASCII = Glyphs("0123456789", "=", ".", "-", "+")
 
+PASSES: Mapping[str, str] = {
+    "F": "0123456789",
+    "B": "abcdefghij",
+    "I": "abcdefghij",
+    "W": "ABCDEFGHIJ",
+    "O": "#",
+}
+"""A training step's characters, in every encoding."""
+
+PASS_WORDS: Mapping[str, str] = {
+    "F": "forward",
+    "B": "backward",
+    "I": "backward, inputs",
+    "W": "backward, weights",
+    "O": "optimizer",
+}
+
+_PASS_STYLES: Mapping[str, str] = {"F": "cyan", "B": "yellow", "I": "yellow", "W": "green", "O": "magenta"}
 _COMPUTE_STYLES = ("cyan", "yellow", "magenta", "green", "blue", "red", "bright_cyan", "bright_yellow")
 _STYLES: Mapping[What, str] = {What.TRANSFER: "bright_white", What.WAIT: "dim", What.IDLE: ""}
 
 
-def style_of(mark: Mark) -> str:
-    """The colour of a mark, for rich."""
+def is_training(marks: Iterable[Mark]) -> bool:
+    """True where something else than forwards is computed."""
+    return any(mark.what is What.COMPUTE and mark.letters != "F" for mark in marks)
+
+
+def style_of(mark: Mark, *, training: bool = False) -> str:
+    """The colour of a mark, for rich: of its micro-batch, in a training step of its pass."""
+    if mark.what is What.COMPUTE and training:
+        return _PASS_STYLES[mark.letters]
     if mark.what is What.COMPUTE:
         return _COMPUTE_STYLES[mark.micro_batch % len(_COMPUTE_STYLES)]
     return _STYLES[mark.what]

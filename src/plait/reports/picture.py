@@ -1,5 +1,7 @@
 """A timeline as text: one row a stage, time left to right, predicted above measured, on one time scale.
 
+Where ranks hold several stages (virtual ones) a row is a rank.
+
                ms 0         10        20
                   ┬─────────┬─────────┬────   busy
 stage 0 predicted ██████▒▒▒▒▒▒██████▒▒▒▒▒▒    96 %
@@ -17,7 +19,7 @@ from typing import NamedTuple
 from rich.text import Text
 
 from plait.reports.cells import Segment, paint, segments
-from plait.reports.marks import UNICODE, Glyphs, Mark, What, style_of
+from plait.reports.marks import PASS_WORDS, PASSES, UNICODE, Glyphs, Mark, What, is_training, style_of
 from plait.reports.window import RoundRange, Window, choose_window
 from plait.timeline.timeline import Timeline
 
@@ -72,18 +74,21 @@ def picture(
     cells = len(rows[0].marks)
     lines = [*wrapped(window.caption.split(), " ", width), Text()]
     lines += _axis(window.duration_s, cells, indent, glyphs)
-    lines += [_line(row, glyphs) for row in rows]
-    lines += [Text(), *wrapped(_legend(rows, glyphs), "   ", width)]
+    training = is_training(mark for row in rows for mark in row.marks)
+    lines += [_line(row, glyphs, training) for row in rows]
+    legend = _training_legend(rows, glyphs) if training else _legend(rows, glyphs)
+    lines += [Text(), *wrapped(legend, "   ", width)]
     return Text("\n", no_wrap=True, overflow="ignore").join(lines)
 
 
 def paint_rows(timelines: Sequence[Timeline], window: Window, width: int) -> list[Row]:
     """The rows of every stage (of every rank of it, where it has several), all of the same width."""
     rows: _Rows = defaultdict(list)
+    held = _held(timelines)
     for timeline, start_s, end_s in zip(timelines, window.starts_s, window.ends_s, strict=True):
-        for key, found in _segments_by_row(timeline).items():
+        for key, found in _segments_by_row(timeline, held).items():
             rows[key].append(_Unpainted(timeline.source, start_s, end_s, found))
-    labels = _labels(rows)
+    labels = _labels(rows, held)
     cells = max(width - len(labels[0]) - _BUSY, MIN_CELLS)
     cell_s = window.duration_s / cells or 1.0
     flat = [one for _, sources in sorted(rows.items()) for one in sources]
@@ -93,18 +98,32 @@ def paint_rows(timelines: Sequence[Timeline], window: Window, width: int) -> lis
     ]
 
 
-def _segments_by_row(timeline: Timeline) -> dict[tuple[int, int], list[Segment]]:
-    spans = sorted(timeline.spans, key=lambda span: (span.action.stage, span.rank))
-    grouped = groupby(spans, key=lambda span: (span.action.stage, span.rank))
+_Held = dict[int, tuple[int, ...]]
+"""By rank: the stages that it holds, ascending."""
+
+
+def _held(timelines: Sequence[Timeline]) -> _Held:
+    found: dict[int, set[int]] = defaultdict(set)
+    for timeline in timelines:
+        for span in timeline.spans:
+            found[span.rank].add(span.action.stage)
+    return {rank: tuple(sorted(stages)) for rank, stages in found.items()}
+
+
+def _segments_by_row(timeline: Timeline, held: _Held) -> dict[tuple[int, int], list[Segment]]:
+    """Segments of each row: of a rank, under the first of its stages."""
+    spans = sorted(timeline.spans, key=lambda span: (held[span.rank][0], span.rank))
+    grouped = groupby(spans, key=lambda span: (held[span.rank][0], span.rank))
     return {key: segments(group) for key, group in grouped}
 
 
-def _labels(rows: _Rows) -> list[str]:
+def _labels(rows: _Rows, held: _Held) -> list[str]:
     """``stage 1 predicted``, and under it only ``measured``; with the rank where a stage has several."""
     stages = [stage for stage, _ in rows]
     labels: list[tuple[str, str]] = []
     for (stage, rank), sources in sorted(rows.items()):
-        name = f"stage {stage}" + (f" rank {rank}" if stages.count(stage) > 1 else "")
+        name = f"stage{'s' if len(held[rank]) > 1 else ''} {', '.join(map(str, held[rank]))}"
+        name += f" rank {rank}" if stages.count(stage) > 1 else ""
         labels += [(name if index == 0 else "", one.source) for index, one in enumerate(sources)]
     names, sources_wide = max(len(name) for name, _ in labels), max(len(source) for _, source in labels)
     return [f"{name:<{names}} {source:<{sources_wide}} " for name, source in labels]
@@ -119,10 +138,10 @@ def _busy(row: _Unpainted) -> float:
     return busy_s / (row.end_s - row.start_s) if row.end_s > row.start_s else 0.0
 
 
-def _line(row: Row, glyphs: Glyphs) -> Text:
+def _line(row: Row, glyphs: Glyphs, training: bool) -> Text:
     line = Text(row.label)
     for mark, run in groupby(row.marks):
-        line.append(glyphs.of(mark) * len(list(run)), style_of(mark))
+        line.append(glyphs.of(mark, training=training) * len(list(run)), style_of(mark, training=training))
     return line.append(f"{row.busy * 100:.0f} %".rjust(_BUSY))
 
 
@@ -161,13 +180,32 @@ def _legend(rows: Sequence[Row], glyphs: Glyphs) -> list[Text]:
     return [_word(character, marks) for character, marks in drawn.items()]
 
 
+_MEANINGS = {What.TRANSFER: "transfer", What.WAIT: "waits for a message", What.IDLE: "nothing to do"}
+
+
 def _word(character: str, marks: Sequence[Mark]) -> Text:
     mark = marks[0]
-    meanings = {What.TRANSFER: "transfer", What.WAIT: "waits for a message", What.IDLE: "nothing to do"}
     numbers = ", ".join(str(mark.micro_batch) for mark in marks)
-    meaning = meanings.get(mark.what, f"compute micro-batch {numbers}")
+    meaning = _MEANINGS.get(mark.what, f"compute micro-batch {numbers}")
     shown = "(blank)" if mark.what is What.IDLE else character
     return Text.assemble((shown, style_of(mark)), f" {meaning}")
+
+
+def _training_legend(rows: Sequence[Row], glyphs: Glyphs) -> list[Text]:
+    """A word on every pass in the picture: its first character, which is micro-batch 0's, and the last."""
+    drawn = {mark for row in rows for mark in row.marks}
+    words = []
+    for letters, characters in PASSES.items():
+        numbers = sorted(mark.micro_batch for mark in drawn if mark.what is What.COMPUTE and mark.letters == letters)
+        if numbers:
+            last = min(numbers[-1], len(characters) - 1)
+            shown = characters[0] if not last else f"{characters[0]} to {characters[last]}"
+            of = f": micro-batches 0 to {last}" if last else ""
+            of += ", and on" if last and numbers[-1] > last else ""
+            style = style_of(Mark(What.COMPUTE, 0, letters), training=True)
+            words.append(Text.assemble((shown, style), f" {PASS_WORDS[letters]}{of}"))
+    others = sorted(mark for mark in drawn if mark.what is not What.COMPUTE)
+    return words + [_word(glyphs.of(mark), [mark]) for mark in others]
 
 
 def wrapped(words: Sequence[str | Text], gap: str, width: int) -> list[Text]:
