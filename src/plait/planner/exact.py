@@ -35,7 +35,8 @@ def best_throughput(problem: Problem, stages: int | range | None = None) -> Assi
     """The assignment whose slowest stage or link takes the least seconds: its rate is 1 ÷ `value_s`.
 
     `stages`: how many, or a range of them; None: any number. None where the model does not fit. Among equals the fewest
-    machines, then the least sum of the stages' squares. A token's way back to the first stage is not counted: it is a few bytes.
+    machines, then the least sum of the stages' squares. A token's way back to the first stage is not counted: it is a few
+    bytes.
     """
     return _best(problem, stages, throughput, _THROUGHPUT_SETS)
 
