@@ -105,9 +105,9 @@ def ring_channel(points: Sequence[tuple[float, float]], ranks: int) -> Channel:
 
 
 def _line(curve: Curve) -> tuple[float, float]:
-    """Latency and bandwidth of the straight line through a curve's ends."""
-    if len(curve.at) == 1:
-        return 0.0, curve.at[0] / curve.values[0]
+    """Latency and bandwidth of the straight line through a curve's ends; no bandwidth limit where it does not rise."""
+    if curve.values[-1] <= curve.values[0]:
+        return curve.values[0], float("inf")
     slope = (curve.values[-1] - curve.values[0]) / (curve.at[-1] - curve.at[0])
     return max(0.0, curve.values[0] - slope * curve.at[0]), 1 / slope
 
