@@ -35,7 +35,15 @@ def waits(actions: Sequence[Action]) -> tuple[Indices, ...]:
     G: the last B or W of its stage; its part k that of the same part, where that backward is cut. O: every G of its
     stage. A: the O of its stage. -1, which no reader accepts, stands for an action that is missing.
     """
-    return _other_lane(actions, _needs(actions))
+    places = _Places(actions)
+    tokens: Indices = ()
+    found: list[Indices] = []
+    for index, action in enumerate(actions):
+        letters = action.kind._value_
+        if letters == "RT":
+            tokens = (*tokens, index)
+        found.append(tokens if letters == "F" and action.stage == 0 else places.across(action, letters))
+    return tuple(found)
 
 
 def follows(actions: Sequence[Action]) -> tuple[Indices, ...]:
@@ -44,7 +52,8 @@ def follows(actions: Sequence[Action]) -> tuple[Indices, ...]:
     F: the F of the stage before, on one position. B and I: their F, and the B or I of the stage after, on one position.
     W: its I. O: the last B or W of its stage. A later part: the part before.
     """
-    return _own_lane(actions, _needs(actions))
+    places = _Places(actions)
+    return tuple([places.before(action, action.kind._value_) for action in actions])
 
 
 def part_counts(actions: Sequence[Action]) -> tuple[int, ...]:
@@ -53,26 +62,36 @@ def part_counts(actions: Sequence[Action]) -> tuple[int, ...]:
     return tuple([1 if action.part is None else counts[action._replace(part=None)] for action in actions])
 
 
-def _other_lane(actions: Sequence[Action], needs: Sequence[Indices]) -> tuple[Indices, ...]:
-    lanes = [action.kind.lane for action in actions]
-    return tuple([tuple([i for i in found if i < 0 or lanes[i] is not lanes[n]]) for n, found in enumerate(needs)])
+class _Rule(NamedTuple):
+    """What a kind needs of its own micro-batch: the first that is there of the (letters, stages further on) named.
+
+    `across` are of other lanes, `before` of its own; `may_lack`: none of them need be there. `always`: what must be
+    there besides, of its own lane.
+    """
+
+    across: tuple[tuple[str, int], ...] = ()
+    before: tuple[tuple[str, int], ...] = ()
+    always: tuple[tuple[str, int], ...] = ()
+    may_lack: bool = False
 
 
-def _own_lane(actions: Sequence[Action], needs: Sequence[Indices]) -> tuple[Indices, ...]:
-    lanes = [action.kind.lane for action in actions]
-    return tuple([tuple([i for i in found if i >= 0 and lanes[i] is lanes[n]]) for n, found in enumerate(needs)])
-
-
-def _needs(actions: Sequence[Action]) -> list[Indices]:
-    place = _Places(actions)
-    tokens: Indices = ()
-    found: list[Indices] = []
-    for index, action in enumerate(actions):
-        if action.kind is Kind.RECEIVE_TOKENS:
-            tokens = (*tokens, index)
-        first_stage = action.kind is Kind.FORWARD and action.stage == 0
-        found.append(tokens if first_stage else place.needed(action))
-    return found
+_NOTHING = _Rule(may_lack=True)
+_BACKWARD = _Rule((("RB", 0),), (("B", 1), ("I", 1)), (("F", 0),), may_lack=True)
+_RULES: Mapping[str, _Rule] = {
+    "F": _Rule((("RF", 0),), (("F", -1),)),
+    "B": _BACKWARD,
+    "I": _BACKWARD,
+    "W": _Rule(before=(("I", 0),)),
+    "SF": _Rule((("F", 0),)),
+    "ST": _Rule((("F", 0),)),
+    "SB": _Rule((("B", 0), ("I", 0))),
+    "A": _Rule((("O", 0),)),
+    "RF": _NOTHING,
+    "RB": _NOTHING,
+    "RT": _NOTHING,
+}
+"""What needs more than its own micro-batch, G and O, is said in `_Places`."""
+_COMPUTED = ("F", "B", "I", "W", "O")
 
 
 class _Places:
@@ -81,65 +100,68 @@ class _Places:
     def __init__(self, actions: Sequence[Action]) -> None:
         self._last: dict[_Key, int] = {}
         self._parts: dict[tuple[_Key, int], int] = {}
-        self._ends: dict[tuple[int, int], Action] = {}
+        self._ends: dict[tuple[int, int], _Key] = {}
         self._reductions: dict[tuple[int, int], Indices] = {}
-        for index, action in enumerate(actions):
-            letters = action.kind._value_
-            key = (letters, action.round, action.stage, action.micro_batch)
+        for index, (round_, stage, kind, micro_batch, part) in enumerate(actions):
+            letters = kind._value_
+            key = (letters, round_, stage, micro_batch)
             self._last[key] = index
-            if action.part is not None:
-                self._parts[key, action.part] = index
-            if letters in ("B", "W"):
-                self._ends[action.round, action.stage] = action
+            if part is not None:
+                self._parts[key, part] = index
+            if letters == "B" or letters == "W":
+                self._ends[round_, stage] = key
             elif letters == "G":
-                step = (action.round, action.stage)
-                self._reductions[step] = (*self._reductions.get(step, ()), index)
+                self._reductions[round_, stage] = (*self._reductions.get((round_, stage), ()), index)
 
-    def needed(self, action: Action) -> Indices:
-        """What the action needs, of any lane; token receives apart."""
-        if action.part and action.kind.lane is Lane.COMPUTE:
-            return (self._part(action, action.part - 1),)
-        match action.kind:
-            case Kind.FORWARD:
-                return self._one_of(action, ("RF", action.stage), ("F", action.stage - 1))
-            case Kind.BACKWARD | Kind.BACKWARD_INPUT:
-                own = self._one_of(action, ("F", action.stage))
-                after = (("RB", action.stage), ("B", action.stage + 1), ("I", action.stage + 1))
-                given = self._one_of(action, *after)
-                return own if given == _MISSING else own + given
-            case Kind.BACKWARD_WEIGHT:
-                return self._one_of(action, ("I", action.stage))
-            case Kind.SEND_FORWARD | Kind.SEND_TOKENS:
-                return self._one_of(action, ("F", action.stage))
-            case Kind.SEND_BACKWARD:
-                return self._one_of(action, ("B", action.stage), ("I", action.stage))
-            case Kind.REDUCE_GRADIENTS:
-                return self._end_of_stage(action)
-            case Kind.OPTIMIZER:
-                return self._end_of_stage(action) + self._reductions.get((action.round, action.stage), ())
-            case Kind.GATHER_PARAMETERS:
-                return self._one_of(action, ("O", action.stage))
-            case _:
-                return ()
+    def across(self, action: Action, letters: str) -> Indices:
+        """What the action needs of other lanes; -1 for what it needs and is in none."""
+        if letters == "G":
+            return self._end_of_stage(action)
+        if letters == "O":
+            lacks = self._end_of_stage(action) == _MISSING
+            return (_MISSING if lacks else ()) + self._reductions.get((action.round, action.stage), ())
+        if action.part and letters in _COMPUTED:
+            return () if self._part_before(action, letters) != _MISSING else _MISSING
+        rule = _RULES[letters]
+        lacking = _MISSING if rule.always and self._first(rule.always, action) is None else ()
+        found = self._first(rule.across, action)
+        if found is not None:
+            return (*lacking, found)
+        return lacking if rule.may_lack or self._first(rule.before, action) is not None else _MISSING
 
-    def _one_of(self, action: Action, *wanted: tuple[str, int]) -> Indices:
-        """Where the first of the wanted (kind, stage) of the action's micro-batch stands."""
-        for letters, stage in wanted:
-            index = self._last.get((letters, action.round, stage, action.micro_batch))
+    def before(self, action: Action, letters: str) -> Indices:
+        """What the action needs of its own lane, and is there."""
+        if letters == "G":
+            return ()
+        if letters == "O":
+            return tuple(index for index in self._end_of_stage(action) if index >= 0)
+        if action.part and letters in _COMPUTED:
+            return tuple(index for index in self._part_before(action, letters) if index >= 0)
+        rule = _RULES[letters]
+        found = [self._first(rule.always, action)]
+        if self._first(rule.across, action) is None:
+            found.append(self._first(rule.before, action))
+        return tuple([index for index in found if index is not None])
+
+    def _first(self, wanted: tuple[tuple[str, int], ...], action: Action) -> int | None:
+        """Where the first of the wanted that is there stands."""
+        round_, stage, _, micro_batch, _ = action
+        for letters, further in wanted:
+            index = self._last.get((letters, round_, stage + further, micro_batch))
             if index is not None:
-                return (index,)
-        return _MISSING
+                return index
+        return None
 
-    def _part(self, action: Action, part: int) -> int:
-        key = (action.kind._value_, action.round, action.stage, action.micro_batch)
-        return self._parts.get((key, part), -1)
+    def _part_before(self, action: Action, letters: str) -> Indices:
+        assert action.part is not None
+        key = (letters, action.round, action.stage, action.micro_batch)
+        return (self._parts.get((key, action.part - 1), -1),)
 
     def _end_of_stage(self, action: Action) -> Indices:
         """The last B or W of the action's stage, or its part of the same number."""
-        end = self._ends.get((action.round, action.stage))
-        if end is None:
+        key = self._ends.get((action.round, action.stage))
+        if key is None:
             return _MISSING
-        key = (end.kind._value_, end.round, end.stage, end.micro_batch)
         whole = self._last[key]
         return (whole if action.part is None else self._parts.get((key, action.part), whole),)
 
