@@ -42,7 +42,7 @@ def fitted(
         gained = float(found @ found)
         moved = better
         found = at(moved)
-        if gained - float(found @ found) < 1e-9 * gained:
+        if gained - float(found @ found) < 1e-5 * gained:
             break
     return _moved(profile, names, began, moved * wide)
 

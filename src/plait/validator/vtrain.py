@@ -1,0 +1,136 @@
+"""vTrain's measurements: steps of small GPTs on up to 8 A100 of one host, every split and micro-batch.
+
+Bang et al., "vTrain: A Simulation Framework for Evaluating Cost-Effective and Compute-Optimal Large Language Model
+Training" (2024), the repository's data/ground_truth_single.csv. The host's time to start kernels decides most of them. A profile
+is fitted on 20 rows of the table that comes with Plait, chosen by `calibration_keys`; the others are judged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from importlib.resources import files
+from pathlib import Path
+from statistics import mean
+
+import numpy as np
+from numpy.typing import NDArray
+
+from plait.costs.profiles import Profile, profile_named
+from plait.validator.published import Run, Shape, predict
+from plait.validator.table import Compared, Record, Validation, read_records
+
+COLUMNS = frozenset(
+    {
+        "gpus", "global_batch", "micro_batch", "hidden_size", "attention_heads", "layers", "sequence_length",
+        "tensor_parallelism", "data_parallelism", "pipeline_parallelism", "iteration_time_ms",
+    }
+)  # fmt: skip
+
+PROFILE = "a100-megatron-deepspeed"
+CALIBRATED_ROWS = 20
+
+_ORDER = (
+    "hidden_size", "tensor_parallelism", "micro_batch", "layers", "pipeline_parallelism", "global_batch", "gpus",
+)  # fmt: skip
+_VOCAB = 50304  # GPT-2's 50,257, padded to a multiple of 128
+
+Key = tuple[int, ...]
+
+
+def validate(name: str, records: Sequence[Record]) -> list[Validation]:
+    """Seconds of a step, what choosing by the model costs, and whether it ranks splits as they are."""
+    return [validated(name, records, profile_named(PROFILE))]
+
+
+def validated(name: str, records: Sequence[Record], profile: Profile) -> Validation:
+    """As `validate`, with any profile."""
+    calibrated = calibration_keys()
+    rows = tuple(_compared(record, profile, calibrated) for record in records)
+    choices = choices_of(records)
+    predicted = np.array([row.predicted for row in rows])
+    published = np.array([row.published for row in rows])
+    regret = [_regret(published[one], predicted[one]) for one in choices]
+    ranks = [rank_correlation(published[one], predicted[one]) for one in choices]
+    return Validation(
+        name,
+        "step time",
+        rows,
+        profile.calibrated_on,
+        100 * mean(regret) if regret else None,
+        mean(ranks) if ranks else None,
+        _NOTE.format(len(choices)),
+    )
+
+
+_NOTE = "{} choices: rows of the same GPUs, batch and model that differ in tp, dp, pp or micro-batch"
+
+
+def run_of(record: Record) -> Run:
+    """The row as a run: 1F1B, every layer recomputed (activation checkpointing is on in that repository's configs)."""
+    hidden, heads, layers, sequence = (
+        int(record[name]) for name in ("hidden_size", "attention_heads", "layers", "sequence_length")
+    )
+    tp, pp, dp = (int(record[f"{axis}_parallelism"]) for axis in ("tensor", "pipeline", "data"))
+    return Run(
+        Shape(hidden, heads, layers, sequence, _VOCAB),
+        tp,
+        pp,
+        dp,
+        int(record["global_batch"]),
+        int(record["micro_batch"]),
+        1,
+        "full",
+    )
+
+
+@lru_cache(maxsize=1)
+def calibration_keys() -> frozenset[Key]:
+    """The 20 rows that the profile is fitted on, of the table that comes with Plait, and no other.
+
+    The rule: sort by hidden size, tp, micro-batch, layers, pp, batch and GPUs; take the middle row of every twentieth.
+    """
+    table = read_records(Path(str(files("plait.validator") / "tables" / "vtrain_ground_truth_single.csv")))
+    return frozenset(key_of(record) for record in calibration_records(table))
+
+
+def calibration_records(records: Sequence[Record]) -> list[Record]:
+    """The middle row of every twentieth of the sorted table."""
+    ordered = sorted(records, key=lambda record: tuple(int(record[name]) for name in _ORDER))
+    step = len(ordered) / CALIBRATED_ROWS
+    return [ordered[int((number + 0.5) * step)] for number in range(CALIBRATED_ROWS)]
+
+
+def key_of(record: Record) -> Key:
+    """What tells a row from others."""
+    return tuple(int(record[name]) for name in sorted(COLUMNS - {"iteration_time_ms"}))
+
+
+def choices_of(records: Sequence[Record]) -> list[list[int]]:
+    """Indices of rows among which a planner chooses, two or more."""
+    found: dict[tuple[str, ...], list[int]] = {}
+    same = ("gpus", "global_batch", "hidden_size", "attention_heads", "layers", "sequence_length")
+    for index, record in enumerate(records):
+        found.setdefault(tuple(record[name] for name in same), []).append(index)
+    return [rows for rows in found.values() if len(rows) > 1]
+
+
+def rank_correlation(one: NDArray[np.float64], other: NDArray[np.float64]) -> float:
+    """Spearman's, for values without ties."""
+    first, second = (np.argsort(np.argsort(values)).astype(np.float64) for values in (one, other))
+    return float(np.corrcoef(first, second)[0, 1])
+
+
+def _regret(published: NDArray[np.float64], predicted: NDArray[np.float64]) -> float:
+    return float(published[int(np.argmin(predicted))] / published.min() - 1)
+
+
+def _compared(record: Record, profile: Profile, calibrated: frozenset[Key]) -> Compared:
+    run = run_of(record)
+    seconds = predict(run, profile).estimate.step_s
+    name = (
+        f"h{run.shape.hidden} l{run.shape.layers} on {record['gpus']}: tp{run.tp} dp{run.dp} pp{run.pp}"
+        f" batch {run.batch} × {run.micro_batch}"
+    )
+    note = profile.note(run.shape.hidden, int(record["gpus"]))
+    return Compared(name, float(record["iteration_time_ms"]), seconds * 1e3, "ms", key_of(record) in calibrated, note)
