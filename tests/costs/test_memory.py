@@ -6,10 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from plait.costs.memory import kv_bytes, need_bytes, weights_bytes
-from plait.errors import SpecError
+from plait.costs.memory import FORMAT_BYTES, kv_bytes, need_bytes, weights_bytes, workspace_bytes
+from plait.errors import PlanError, SpecError
 from plait.plans.layout import Layout, Stage
 from plait.spec.model import ModelSpec, Rope
+from plait.spec.presets import model_preset
 
 SMOL = ModelSpec(
     "smol", "llama", 30, 576, 9, 3, 64, 1536, 49152, 2048, 1e-5, Rope(1e4, 64), (None,) * 30, tied=True
@@ -54,3 +55,77 @@ def test_need_per_stage() -> None:
 def test_an_unknown_format_names_the_nearest() -> None:
     with pytest.raises(SpecError, match="unknown weight format 'bfloat61': did you mean 'bfloat16'"):
         weights_bytes(Stage((0, 30), (0,), weights="bfloat61"), SMOL)
+
+
+def test_published_sizes_of_quantised_models() -> None:
+    """Llama 3 70B at 4.5 bits is 39.7 GB (P8); DeepSeek-V3 in float8 671 GB; Llama 3 8B at q8_0 8.53 GB."""
+
+    def whole(name: str, weights: str) -> float:
+        spec = model_preset(name)
+        return weights_bytes(Stage((0, spec.layers), (0,), "bfloat16", weights), spec) / 1e9
+
+    assert whole("llama3-70b", "q4_0") == whole("llama3-70b", "q4_k") == pytest.approx(70.5537 * 4.5 / 8, rel=1e-5)
+    assert whole("deepseek-v3", "float8") == pytest.approx(671.03, rel=1e-4)
+    assert whole("llama3-8b", "q8_0") == pytest.approx(8.5322, rel=1e-4)
+
+
+def test_bits_of_the_formats() -> None:
+    bits = {name: 8 * size for name, size in FORMAT_BYTES.items()}
+    blocks = {"q8_0": 8.5, "q5_1": 6.0, "q5_0": 5.5, "q4_1": 5.0, "q4_0": 4.5, "mxfp4": 4.25}
+    supers = {"q6_k": 6.5625, "q5_k": 5.5, "q4_k": 4.5, "q4_k_m": 4.84}
+    rows = {"int8": 8.25, "int4": 4.25}
+    assert {name: bits[name] for name in (blocks | supers | rows)} == pytest.approx(blocks | supers | rows)
+
+
+def test_uneven_tensor_shares() -> None:
+    """P7: 9 and 3 heads over two ranks, by hand for the larger share: 5 query heads, 2 KV heads, half of the rest."""
+    layout = Layout({"tp": 2}, (Stage((0, 30), (0, 1)),))
+    (need,) = need_bytes(layout, SMOL, 4, 512)
+    layer = 2 * 5 * 64 * 576 + 2 * 2 * 64 * 576 + 3 * 768 * 576 + 2 * 576
+    assert need.weights_bytes == 4 * (30 * layer + EMBEDDING // 2 + 576)
+    assert need.kv_bytes == 30 * 4 * 512 * 2 * 2 * 64 * 4
+    given = replace(layout, stages=(replace(layout.stages[0], shares=(6, 3)),))
+    assert need_bytes(given, SMOL, 4, 512)[0].weights_bytes > need.weights_bytes
+
+
+def test_shares_that_fit_nothing() -> None:
+    layout = Layout({"tp": 2}, (Stage((0, 30), (0, 1), shares=(6, 4)),))
+    with pytest.raises(PlanError) as caught:
+        need_bytes(layout, SMOL, 1, 64)
+    assert str(caught.value) == "shares [6, 4] do not deal 9 heads to 2 ranks, at least 1 to each"
+
+
+def test_requests_are_divided_over_replicas() -> None:
+    stage = Stage((0, 30), (0, 1, 2))
+    three, one = (need_bytes(Layout({"dp": dp}, (stage,)), SMOL, 10, 512)[0] for dp in (3, 1))
+    assert three.kv_bytes == kv_bytes(stage, SMOL, 4, 512)
+    assert one.kv_bytes == kv_bytes(stage, SMOL, 10, 512)
+    assert three.weights_bytes == one.weights_bytes
+
+
+def test_latents_are_cached_whole_on_every_rank() -> None:
+    """DeepSeek-V3 in bfloat16: 70,272 bytes a token whatever tp is; experts are dealt over ep."""
+    spec = model_preset("deepseek-v3")
+    stage = Stage((0, 61), tuple(range(64)), "bfloat16", "float8", device="h200")
+    alone, dealt = (need_bytes(Layout({"ep": ep, "tp": 8}, (stage,)), spec, 8, 1000)[0] for ep in (1, 8))
+    assert alone.kv_bytes == 8 * 1000 * 70_272
+    assert dealt.kv_bytes == 1000 * 70_272
+    experts = 58 * 256 * 3 * 7168 * 2048 // 8
+    assert alone.weights_bytes - dealt.weights_bytes == experts - experts // 8
+
+
+def test_only_a_cpu_stores_scores() -> None:
+    cpu, gpu = (Stage((0, 30), (0,), device=device) for device in ("cpu", "rtx4090"))
+    more = workspace_bytes(cpu, SMOL, 64, 1, 2048) - workspace_bytes(gpu, SMOL, 64, 1, 2048)
+    assert more == 2 * 9 * 64 * 2048 * 4
+
+
+@pytest.mark.parametrize("name", ["llama3-8b", "mixtral-8x7b", "deepseek-v3", "gpt3-175b"])
+def test_a_tensor_group_needs_less_on_each_rank(name: str) -> None:
+    spec = model_preset(name)
+
+    def need(tp: int) -> int:
+        stage = Stage((0, spec.layers), tuple(range(tp)), "bfloat16", "bfloat16", device="h100")
+        return need_bytes(Layout({"tp": tp}, (stage,)), spec, 4, 2048)[0].total_bytes
+
+    assert need(1) > need(2) > need(4) > need(8) > need(1) / 8

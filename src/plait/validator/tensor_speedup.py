@@ -65,13 +65,13 @@ class Machine:
 
 def small(tp: int, speedup: float) -> Run:
     """Table 8's model, by its speed-up over one GPU."""
-    one = model_flops(_spec(1536, 16, 40), _BATCH, _SEQUENCE, "full") / BASELINE_FLOPS
+    one = model_flops(megatron_spec(1536, 16, 40), _BATCH, _SEQUENCE, "full") / BASELINE_FLOPS
     return Run(1536, 16, 40, tp, one / speedup)
 
 
 def scaled(hidden: int, heads: int, layers: int, tp: int, percent: float) -> Run:
     """A model of table 7 or figure 5, by its per cent of the baseline on every GPU."""
-    flops = model_flops(_spec(hidden, heads, layers), _BATCH, _SEQUENCE, "full") / tp
+    flops = model_flops(megatron_spec(hidden, heads, layers), _BATCH, _SEQUENCE, "full") / tp
     return Run(hidden, heads, layers, tp, flops / (BASELINE_FLOPS * percent / 100))
 
 
@@ -102,7 +102,7 @@ def solved_machine() -> Machine:
 
 def counted(run: Run) -> Counted:
     """FLOP and bytes of one GPU in a step."""
-    spec = _spec(run.hidden, run.heads, run.layers)
+    spec = megatron_spec(run.hidden, run.heads, run.layers)
     tokens = _BATCH * _SEQUENCE
     work = Work(tokens, tokens * _SEQUENCE, largest_share(spec, run.tp), fused=False, dropout=True)
     flops = moved = 0.0
@@ -120,7 +120,7 @@ def counted(run: Run) -> Counted:
 
 def scaling_pct(machine: Machine, run: Run) -> float:
     """Predicted per cent of the baseline on every GPU."""
-    flops = model_flops(_spec(run.hidden, run.heads, run.layers), _BATCH, _SEQUENCE, "full") / run.tp
+    flops = model_flops(megatron_spec(run.hidden, run.heads, run.layers), _BATCH, _SEQUENCE, "full") / run.tp
     return 100 * flops / machine.step_s(counted(run)) / BASELINE_FLOPS
 
 
@@ -145,7 +145,8 @@ def _compared(machine: Machine, record: Record) -> tuple[str, Compared]:
     return quantity, Compared(name, published, predicted, unit, calibrated=run in calibrated_runs())
 
 
-def _spec(hidden: int, heads: int, layers: int) -> ModelSpec:
+def megatron_spec(hidden: int, heads: int, layers: int) -> ModelSpec:
+    """A GPT-2 of these sizes with the paper's vocabulary and 1024 positions."""
     return ModelSpec(
         name="megatron2019",
         family="gpt2",
