@@ -1,26 +1,33 @@
-"""`plait.simulate()`: the predicted timeline of a plan file, on this host's measured costs, without running it."""
+"""The predicted timeline of a plan of generation, without running it.
+
+A plan file with a cluster is simulated on the cluster's figures, without torch and without weights; one without is of
+this machine, and is simulated on what was measured here.
+"""
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from plait.costs.memory import need_bytes
+from plait.costs.protocol import Costs
+from plait.costs.serving import ServingModel
 from plait.generation.opened import open_model
 from plait.generation.planning import CostsFor, measured_costs
 from plait.generation.record import model_summary
-from plait.plans.file import dump_plan, load_plan
-from plait.plans.plan import check_plan
+from plait.plans.file import PlanFile, dump_plan
+from plait.plans.plan import Plan, check_plan
 from plait.schedules.forecast import forecast_rounds
 from plait.schedules.prove import prove_plan
 from plait.simulator.simulate import simulate
+from plait.spec.cluster import Cluster
+from plait.spec.model import ModelSpec
 from plait.timeline.metrics import generation_metrics
 from plait.timeline.record import RoundRecipe, RunRecord, StageSummary
+from plait.weights.model import model_spec
 
 _PROMPT_TOKENS = 64
 
 
 def forecast(
-    path: Path,
+    file: PlanFile,
     prompt_tokens: int | None = None,
     max_tokens: int = 16,
     users: int | None = None,
@@ -28,21 +35,34 @@ def forecast(
 ) -> RunRecord:
     """The record of a run that was only simulated, by default with prompts of 64 tokens, or of what the context holds.
 
-    Errors: PlanError, RequestError, WeightsError.
+    `costs_for`: what a plan of this machine costs. Errors: PlanError, RequestError, WeightsError, SpecError.
     """
-    plan = load_plan(path)
-    opened = open_model(plan.model)
-    check_plan(plan, opened.spec)
+    plan = file.plan
+    assert isinstance(plan, Plan)
+    spec, costs = _priced(plan, file.cluster, costs_for)
     prove_plan(plan)
     if prompt_tokens is None:
         prompt_tokens = max(1, min(_PROMPT_TOKENS, plan.context - max_tokens))
     rounds = forecast_rounds(plan, [prompt_tokens] * (users or plan.slots), max_tokens)
-    predicted = simulate(plan.layout, rounds, costs_for(plan, opened.spec), opened.spec)
-    needs = need_bytes(plan.layout, opened.spec, plan.slots, plan.context, plan.chunk)
+    predicted = simulate(plan.layout, rounds, costs, spec)
+    needs = need_bytes(plan.layout, spec, plan.slots, plan.context, plan.chunk)
     stages = tuple(
         StageSummary(number, stage.ranks, stage.layers, stage.dtype, stage.weights, need.weights_bytes)
         for number, (stage, need) in enumerate(zip(plan.layout.stages, needs, strict=True))
     )
     recipes = tuple(RoundRecipe(one.number, one.work, one.carried_in, plan.schedule, 0) for one in rounds)
     result = {"predicted": generation_metrics(predicted, rounds)}
-    return RunRecord(dump_plan(plan), stages, model_summary(plan.model, opened.spec), recipes, predicted, None, result)
+    text = dump_plan(plan, file.cluster)
+    return RunRecord(text, stages, model_summary(plan.model, spec), recipes, predicted, None, result)
+
+
+def _priced(plan: Plan, cluster: Cluster | None, costs_for: CostsFor) -> tuple[ModelSpec, Costs]:
+    """The model, after the plan was checked against it, and what the plan costs."""
+    if cluster is None:
+        spec = open_model(plan.model).spec
+        check_plan(plan, spec)
+        return spec, costs_for(plan, spec)
+    spec = model_spec(plan.model)
+    check_plan(plan, spec)
+    first = plan.layout.stages[0]
+    return spec, ServingModel(spec, cluster, first.dtype, first.weights).costs()
