@@ -107,7 +107,7 @@ class TrainingModel:
         self._bytes: dict[Inside, LayerBytes] = {}
         self._bodies: dict[tuple[int, int, Cut], _Body] = {}
         self._tails: dict[tuple[Split, int, bool, Cut], StageTail] = {}
-        self._parameters: dict[tuple[int, int, Cut, bool], tuple[RankParameters, ...]] = {}
+        self._parameters: dict[tuple[int, int, int, Cut, bool], tuple[RankParameters, ...]] = {}
         self._tensors: dict[tuple[tuple[int, int], ...], int] = {}
         self._hand_overs: dict[tuple[Split, int, bool], float] = {}
 
@@ -306,7 +306,7 @@ class TrainingModel:
 
     def _rank_parameters(self, setup: TrainingSetup, cut: Cut) -> tuple[RankParameters, ...]:
         split = setup.split
-        key = split.tp, split.ep, cut, setup.schedule in V_SHAPED
+        key = split.tp, split.ep, split.pp, cut, setup.schedule in V_SHAPED
         found = self._parameters.get(key)
         if found is None:
             known: dict[tuple[tuple[int, int], ...], RankParameters] = {}

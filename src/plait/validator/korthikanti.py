@@ -42,6 +42,10 @@ MODELS = {
 }
 """Table 3, with one replica."""
 
+_COLUMNS: dict[str, tuple[Recompute, bool]] = {
+    "iter_full_recompute_s": ("full", False),
+    "iter_selective_sp_s": ("selective", True),
+}
 _EXPERIMENTS: dict[str, tuple[Recompute, bool]] = {
     "baseline no recompute": ("none", False),
     "sequence parallelism": ("none", True),
@@ -60,10 +64,7 @@ def validated(name: str, records: Sequence[Record], profile: Profile) -> Validat
     """As `validate`, with any profile."""
     rows: list[Compared] = []
     for record in records:
-        for column, recompute, split in (
-            ("iter_full_recompute_s", "full", False),
-            ("iter_selective_sp_s", "selective", True),
-        ):
+        for column, (recompute, split) in _COLUMNS.items():
             if record[column]:
                 rows.append(_compared(record, float(record[column]), recompute, split, profile))
     return Validation(name, "step time", tuple(rows), profile.calibrated_on)

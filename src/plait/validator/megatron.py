@@ -33,7 +33,7 @@ def validated(name: str, records: Sequence[Record], profile: Profile) -> Validat
 
 
 _NOTE = (
-    "what the table does not say is chosen: the fastest micro-batch that fits the memory, and with a pipeline the fewest "
+    "what the table does not say is chosen: the fastest micro-batch that fits the memory, and in a pipeline the fewest "
     "virtual stages above 1"
 )
 

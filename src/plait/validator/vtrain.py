@@ -1,8 +1,8 @@
 """vTrain's measurements: steps of small GPTs on up to 8 A100 of one host, every split and micro-batch.
 
 Bang et al., "vTrain: A Simulation Framework for Evaluating Cost-Effective and Compute-Optimal Large Language Model
-Training" (2024), the repository's data/ground_truth_single.csv. The host's time to start kernels decides most of them. A profile
-is fitted on 20 rows of the table that comes with Plait, chosen by `calibration_keys`; the others are judged.
+Training" (2024), the repository's data/ground_truth_single.csv. The host's time to start kernels decides most of them.
+A profile is fitted on 20 rows of the table that comes with Plait, chosen by `calibration_keys`; the others are judged.
 """
 
 from __future__ import annotations

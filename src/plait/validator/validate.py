@@ -1,0 +1,178 @@
+"""Every published table that Plait knows, recognised by its columns, whatever its file is called."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from importlib.resources import files
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from plait.errors import SpecError
+from plait.validator import (
+    collectives,
+    distributed_llama,
+    korthikanti,
+    megatron,
+    tensor_scaling,
+    tensor_speedup,
+    vtrain,
+)
+from plait.validator.table import Compared, Record, Validate, Validation, read_records
+
+LISTED_ROWS = 200
+"""A longer table is summed up on the page: the rows it was fitted on and the worst ones."""
+
+_WORST = 10
+
+
+class Known(NamedTuple):
+    """A sort of table: the file that comes with Plait, the columns that it is recognised by, and what compares it."""
+
+    name: str
+    columns: frozenset[str]
+    validate: Validate
+
+
+def known_tables() -> tuple[Known, ...]:
+    """All sorts, in the order of the page."""
+    speed, transfer = distributed_llama.SPEED, distributed_llama.TRANSFER
+    return (
+        Known("korthikanti2022_tables3_5", korthikanti.COLUMNS, korthikanti.validate),
+        Known("korthikanti2022_530b_dp8", korthikanti.SCALED_COLUMNS, korthikanti.validate_scaled),
+        Known("korthikanti2022_table4_layer", korthikanti.LAYER_COLUMNS, korthikanti.validate_layers),
+        Known("megatron2021_table1", megatron.COLUMNS, megatron.validate),
+        Known("vtrain_ground_truth_single", vtrain.COLUMNS, vtrain.validate),
+        Known("vtrain_nccl_allreduce", collectives.COLUMNS, collectives.validate),
+        Known("megatron2019_tables7_8", tensor_speedup.COLUMNS, tensor_speedup.validate),
+        Known("megatron2019_weak_scaling", tensor_scaling.COLUMNS, tensor_scaling.validate),
+        Known(speed, frozenset(distributed_llama.COLUMNS[speed]), _named(speed, distributed_llama.validate)),
+        Known(transfer, frozenset(distributed_llama.COLUMNS[transfer]), _named(transfer, distributed_llama.validate)),
+    )
+
+
+def validate_tables(paths: Sequence[Path] | None = None) -> list[Validation]:
+    """Compare these tables, or all that come with Plait. Errors: SpecError.
+
+    A table of another name is recognised by its columns; one with unknown columns is refused, with the nearest sort and
+    what it lacks of it.
+    """
+    found: list[Validation] = []
+    for path in table_paths() if paths is None else paths:
+        records = read_records(path)
+        if not records:
+            raise SpecError(f"table {path} has no rows")
+        try:
+            found += recognised(path, records).validate(path.stem, records)
+        except (ValueError, KeyError, TypeError, ZeroDivisionError) as cause:
+            if isinstance(cause, SpecError):
+                raise
+            raise SpecError(f"table {path}: a figure is missing or cannot be right: {cause}") from cause
+    return found
+
+
+def table_paths() -> list[Path]:
+    """The tables that come with Plait and are compared."""
+    folder = Path(str(files("plait.validator") / "tables"))
+    return [folder / f"{known.name}.csv" for known in known_tables()]
+
+
+def recognised(path: Path, records: Sequence[Record]) -> Known:
+    """The sort of table that these columns are. Errors: SpecError.
+
+    Of several the one that needs most of them.
+    """
+    columns = set(records[0])
+    fitting = [known for known in known_tables() if known.columns <= columns]
+    if fitting:
+        return max(fitting, key=lambda known: len(known.columns))
+    nearest = min(known_tables(), key=lambda known: len(known.columns - columns) / len(known.columns))
+    missing = ", ".join(sorted(nearest.columns - columns))
+    raise SpecError(
+        f"table {path} has columns of no table that Plait knows; nearest is {nearest.name}, of which it lacks {missing}"
+    )
+
+
+def validations_json(validations: Iterable[Validation]) -> dict[str, Any]:
+    """What `plait validate --json` prints. `rows` is a count; `compared` holds every row."""
+    return {"tables": [_json(each) for each in validations]}
+
+
+def _json(validation: Validation) -> dict[str, Any]:
+    return {
+        "table": validation.table,
+        "quantity": validation.quantity,
+        "rows": len(validation.rows),
+        "judged_rows": len(validation.judged),
+        "calibrated_on": validation.calibrated_on,
+        "mean_abs_error_pct": validation.mean_abs_error_pct,
+        "worst_pct": validation.worst_pct,
+        "regret_pct": validation.regret_pct,
+        "rank_correlation": validation.rank_correlation,
+        "note": validation.note,
+        "compared": [_row_json(row) for row in validation.rows],
+    }
+
+
+def _row_json(row: Compared) -> dict[str, Any]:
+    return {**row._asdict(), "error_pct": row.error_pct}
+
+
+def validation_markdown(validations: Sequence[Validation]) -> str:
+    """A page: a line for every quantity, then row by row published, predicted and error."""
+    lines = [
+        "# Published runs, and what Plait predicts for them",
+        "",
+        "Made by `python -m plait.validator.page`; `plait validate` prints the same. Errors are over the rows that nothing",
+        "was fitted on, where there are any; rows that something was fitted on are marked with *.",
+        "",
+        "| table | quantity | rows | judged | mean error % | worst % | regret % | rank correlation |",
+        "|---|---|--:|--:|--:|--:|--:|--:|",
+        *(_summary(each) for each in validations),
+    ]
+    for each in validations:
+        lines += ["", f"## {each.table}: {each.quantity}", "", f"Calibrated on: {each.calibrated_on}."]
+        lines += ["", f"{each.note[0].upper()}{each.note[1:]}."] if each.note else []
+        lines += ["", *_rows(each)]
+    return "\n".join(lines) + "\n"
+
+
+def _summary(each: Validation) -> str:
+    regret = "" if each.regret_pct is None else f"{each.regret_pct:.2f}"
+    ranks = "" if each.rank_correlation is None else f"{each.rank_correlation:.3f}"
+    return (
+        f"| {each.table} | {each.quantity} | {len(each.rows)} | {len(each.judged)} "
+        f"| {each.mean_abs_error_pct:.2f} | {each.worst_pct:.2f} | {regret} | {ranks} |"
+    )
+
+
+def _rows(each: Validation) -> list[str]:
+    shown: Sequence[Compared] = each.rows
+    words = []
+    if len(each.rows) > LISTED_ROWS:
+        worst = sorted(each.judged, key=lambda row: -abs(row.error_pct))[:_WORST]
+        shown = [*(row for row in each.rows if row.calibrated), *worst]
+        words = [f"Of {len(each.rows)} rows those that it was fitted on, and the {_WORST} worst.", ""]
+    return [
+        *words,
+        "| row | unit | published | predicted | error % |",
+        "|---|---|--:|--:|--:|",
+        *(
+            f"| {row.name}{' *' if row.calibrated else ''} | {row.unit} | {row.published:.4g} | {row.predicted:.4g} "
+            f"| {row.error_pct:+.1f} |"
+            for row in shown
+        ),
+    ]
+
+
+def _named(name: str, validate: Validate) -> Validate:
+    """A validator that tells its tables by name is given its own; the answer bears the file's."""
+
+    def run(table: str, records: Sequence[Record]) -> Sequence[Validation]:
+        return [
+            Validation(
+                table, each.quantity, each.rows, each.calibrated_on, each.regret_pct, each.rank_correlation, each.note
+            )
+            for each in validate(name, records)
+        ]
+
+    return run
