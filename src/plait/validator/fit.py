@@ -64,18 +64,17 @@ MEGATRON_2021 = {
 }
 """What differs from the software of 2022; the machine is the same."""
 
+SAME_DEVICE = {"matrix_share": 0.02, "attention_share": 0.2, "memory_share": 0.02, "within_share": 0.08}
+"""What another software on the same device begins with: profile a100's fitted figures, and how far they may move."""
+
 DEEPSPEED = _A100 | {
-    "matrix_share": Figure(0.82, "as profile a100", 0.07),
-    "attention_share": Figure(0.45, "as profile a100", 0.3),
-    "memory_share": Figure(0.9, "as profile a100", 0.05),
-    "inner_half": Figure(150.0, "as profile a100", 1.0),
-    "started": Figure(0.5, "half a wave on average", 1.0),
-    "within_share": Figure(0.76, "as profile a100", 0.2),
-    "operation_s": Figure(8e-6, "start and end of a kernel, and the small kernels beside those counted", 0.7),
+    "inner_half": Figure(150.0, "as profile a100", 0.2),
+    "started": Figure(0.5, "half a wave on average", 0.2),
+    "operation_s": Figure(3e-6, "start and end of a kernel, and the small kernels beside those counted", 0.5),
     "launch_s": Figure(85e-6, "the host's time for one of the operations counted, each several kernels", 0.3),
     "rendezvous_s": Figure(1e-5, "hosts of one tensor group are not in step", 1.0),
     "sharpness": Figure(3.0, "the host is not always ahead of the device, nor always behind"),
-    "exchange_s": Figure(3e-5, "start of an NCCL collective", 1.0),
+    "exchange_s": Figure(1e-5, "start of an NCCL collective", 0.7),
     "micro_batch_s": Figure(7e-4, "the pipeline engine's own work for a micro-batch", 0.7),
     "parameter_s": Figure(1.2e-5, "the optimizer's kernels for one tensor", 0.7),
     "step_s": Figure(1e-3, "what a step does once", 1.0),
@@ -149,21 +148,25 @@ def fit_selene() -> Profile:
     return profile.changed(residue={name: scale * value for name, value in published.items()})
 
 
-def fit_deepspeed() -> Profile:
-    """Fitted on 20 rows of vTrain's table (to 5 %). 1F1B's residue is in the other figures."""
+def fit_deepspeed(same: Profile) -> Profile:
+    """Fitted on 20 rows of vTrain's table (to 5 %), from the same device's figures. 1F1B's residue is in the others."""
     records = vtrain.calibration_records(table("vtrain_ground_truth_single"))
+    published = residues()
+    more = {name: max(0.0, value - published["1f1b"]) for name, value in published.items()}
+    profile = started("a100-megatron-deepspeed", DEEPSPEED).changed(
+        residue=more, **{name: getattr(same, name) for name in SAME_DEVICE}
+    )
 
     def errors(profile: Profile) -> Errors:
         return np.array([row.error_pct / 5 for row in vtrain.validated("", records, profile).rows])
 
-    published = residues()
-    more = {name: max(0.0, value - published["1f1b"]) for name, value in published.items()}
-    return fitted(started("a100-megatron-deepspeed", DEEPSPEED).changed(residue=more), spreads(DEEPSPEED), errors)
+    return fitted(profile, spreads(DEEPSPEED) | SAME_DEVICE, errors)
 
 
 def make() -> dict[str, dict[str, Any]]:
     """The files' content, by the profile's name."""
-    selene, deepspeed = rounded(fit_selene()), rounded(fit_deepspeed())
+    selene = rounded(fit_selene())
+    deepspeed = rounded(fit_deepspeed(selene))
     older = selene.changed(name="a100-megatron-2021", **{key: figure.value for key, figure in MEGATRON_2021.items()})
     layers = (
         "Korthikanti et al. (2022) table 4 (ten layer times), its residue on both steps of the 175B model in table 5"
@@ -178,8 +181,13 @@ def make() -> dict[str, dict[str, Any]]:
     return {
         selene.name: content(selene, SELENE, layers, steps, wide, many),
         older.name: content(older, SELENE | MEGATRON_2021, layers, older_steps, (2304, 25600), (32, 3072)),
-        deepspeed.name: content(deepspeed, DEEPSPEED, rows, small_steps, (1024, 2048), (2, 8)),
+        deepspeed.name: content(deepspeed, DEEPSPEED | _as(selene), rows, small_steps, (1024, 2048), (2, 8)),
     }
+
+
+def _as(same: Profile) -> dict[str, Figure]:
+    """The same device's figures, as those that a fit began with."""
+    return {name: Figure(getattr(same, name), "as profile a100", spread) for name, spread in SAME_DEVICE.items()}
 
 
 def rounded(profile: Profile) -> Profile:

@@ -122,8 +122,8 @@ def validation_markdown(validations: Sequence[Validation]) -> str:
     lines = [
         "# Published runs, and what Plait predicts for them",
         "",
-        "Made by `python -m plait.validator.page`; `plait validate` prints the same. Errors are over the rows that nothing",
-        "was fitted on, where there are any; rows that something was fitted on are marked with *.",
+        "Made by `python -m plait.validator.page`; `plait validate` prints the same. Errors are over the rows that",
+        "nothing was fitted on, where there are any; rows that something was fitted on are marked with *.",
         "",
         "| table | quantity | rows | judged | mean error % | worst % | regret % | rank correlation |",
         "|---|---|--:|--:|--:|--:|--:|--:|",
