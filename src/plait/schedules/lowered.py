@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from plait.plans.action import Action
+from plait.plans.collection import no_collection
 from plait.plans.notation import format_actions
 from plait.schedules.order import KINDS, Order
 
@@ -42,7 +43,9 @@ class Lowered:
         kinds = [KINDS[code] for code in self.kinds.tolist()]
         parts = [None if part == WHOLE else part for part in self.parts.tolist()]
         fields = zip(repeat(number), self.stages.tolist(), kinds, self.micro_batches.tolist(), parts, strict=False)
-        made = list(map(Action._make, fields))
+        with no_collection():
+            # tuple.__new__ spares the frame of a NamedTuple's own constructor
+            made = list(map(tuple.__new__, repeat(Action), fields))
         bounds = self.bounds.tolist()
         return tuple(tuple(made[first:end]) for first, end in pairwise(bounds))
 

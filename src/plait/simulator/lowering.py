@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from itertools import repeat
 from typing import NamedTuple
 
 from plait.costs.protocol import Costs
@@ -29,20 +30,19 @@ _NOBODY = MicroBatch(())
 
 _Key = tuple[int, str, int, int, int | None]
 """A message: its sender's stage, letters, micro-batch, round and part."""
-_Step = tuple[int, str, int, int | None, int]
 
 
 class _LaneForm(NamedTuple):
     """One lane of a position's actions of one shape, which are those at `places`.
 
-    `steps`: each one's (stage, letters, micro-batch, part, parts). `needs`: its indices in each of the other lanes, or
-    None where nothing in the lane needs anything there.
+    `needs`: each one's index in each of the other lanes, or None where nothing in the lane needs anything there.
+    `parts`: into how many its action is cut, or None where none is.
     """
 
     lane: int
-    places: tuple[int, ...]
-    steps: tuple[_Step, ...]
-    needs: tuple[tuple[int, ...] | None, ...]
+    places: list[int]
+    needs: tuple[list[int] | None, ...]
+    parts: list[int] | None
 
 
 class _Ends(NamedTuple):
@@ -94,7 +94,8 @@ class Lowering:
             bases = [len(lane.actions) for lane in lanes]
             for form in self._formed(actions, one.number):
                 lane = lanes[form.lane]
-                lane.actions += [actions[place] for place in form.places]
+                taken = [actions[place] for place in form.places]
+                lane.actions += taken
                 for column, needed, other in zip(lane.needs, form.needs, _OTHERS[form.lane], strict=True):
                     base = bases[other]
                     if needed is None:
@@ -102,9 +103,9 @@ class Lowering:
                     else:
                         column += [step + base if step >= 0 else -1 for step in needed] if base else needed
                 if form.lane == _P2P:
-                    self._add_moves(lane, form.steps, bases[_P2P], one, sizes)
+                    self._add_moves(lane, taken, one, sizes)
                 else:
-                    self._add_works(lane, form.steps, one, shapes)
+                    self._add_works(lane, taken, form.parts, one, shapes)
 
     def finish(self) -> None:
         """Give every receive the number of its message, now that all sends are known."""
@@ -127,14 +128,17 @@ class Lowering:
             sizes.append(known.setdefault(size, len(known)))
         return shapes, sizes
 
-    def _add_works(self, lane: LaneState, steps: Sequence[_Step], one: Round, shapes: Sequence[int]) -> None:
+    def _add_works(
+        self, lane: LaneState, actions: list[Action], parts: list[int] | None, one: Round, shapes: Sequence[int]
+    ) -> None:
         known, works = self._works, lane.works
-        for stage, letters, micro_batch, _, parts in steps:
+        for (_, stage, kind, micro_batch, _), count in zip(actions, parts or repeat(1), strict=False):
+            letters = kind._value_
             shape = -1 if letters in _OF_STAGE else shapes[micro_batch]
-            work = known.get((stage, letters, shape, parts))
+            work = known.get((stage, letters, shape, count))
             if work is None:
-                work = self._work(stage, Kind(letters), _NOBODY if shape < 0 else one.work[micro_batch], parts)
-                known[stage, letters, shape, parts] = work
+                work = self._work(stage, kind, _NOBODY if shape < 0 else one.work[micro_batch], count)
+                known[stage, letters, shape, count] = work
             works.append(work)
 
     def _work(self, stage: int, kind: Kind, micro_batch: MicroBatch, parts: int) -> Work:
@@ -147,21 +151,23 @@ class Lowering:
         load = costs.load(layout, stage, micro_batch) if layout.stages[stage].host in self.shared else 0
         return Work(seconds, load, inside.seconds / parts, inside.sent_bytes // parts)
 
-    def _add_moves(self, lane: LaneState, steps: Sequence[_Step], base: int, one: Round, sizes: Sequence[int]) -> None:
+    def _add_moves(self, lane: LaneState, actions: list[Action], one: Round, sizes: Sequence[int]) -> None:
         known, sent, moves, numbers = self._moves, self._sent, lane.moves, lane.numbers
-        for index, (stage, letters, micro_batch, part, _) in enumerate(steps, base):
+        for action in actions:
+            round_, stage, kind, micro_batch, part = action
+            letters = kind._value_
             # what a receive takes is the send's work: it has none of its own, and may be of an earlier round
             size = sizes[micro_batch] if letters in _SENDS else -1
             move = known.get((stage, letters, size))
             if move is None:
-                move = known[stage, letters, size] = self._move(lane.actions[index], one)
+                move = known[stage, letters, size] = self._move(action, one)
             moves.append(move)
             number = _NEVER
             if size >= 0:
                 channel = move[0]
                 number = channel.messages
                 channel.messages = number + 1
-                sent[stage, letters, micro_batch, one.number, part] = number
+                sent[stage, letters, micro_batch, round_, part] = number
             numbers.append(number)
 
     def _move(self, action: Action, one: Round) -> Move:
@@ -204,16 +210,12 @@ def _position(index: int) -> tuple[LaneState, ...]:
     return lanes
 
 
-def _step(action: Action, parts: int) -> _Step:
-    _, stage, kind, micro_batch, part = action
-    return stage, kind._value_, micro_batch, part, parts
-
-
 def _form(actions: Sequence[Action]) -> tuple[_LaneForm, ...]:
-    lane_of = [_LANE_OF[action[2]._value_] for action in actions]
-    places: list[list[int]] = [[] for _ in _LANES]
-    index_of = []
-    for place, lane in enumerate(lane_of):
+    places: tuple[list[int], ...] = tuple([] for _ in _LANES)
+    lane_of, index_of = [], []
+    for place, action in enumerate(actions):
+        lane = _LANE_OF[action[2]._value_]
+        lane_of.append(lane)
         index_of.append(len(places[lane]))
         places[lane].append(place)
     needs = [[[-1] * len(of_lane) for _ in _LANES] for of_lane in places]
@@ -221,17 +223,16 @@ def _form(actions: Sequence[Action]) -> tuple[_LaneForm, ...]:
         for other in found:
             if other < 0:
                 raise PlanError(f"{format_action(actions[place])} waits for an action that is not there")
-            column = needs[lane_of[place]][lane_of[other]]
-            column[index_of[place]] = max(column[index_of[place]], index_of[other])
+            column, step = needs[lane_of[place]][lane_of[other]], index_of[place]
+            if index_of[other] > column[step]:
+                column[step] = index_of[other]
     counts = part_counts(actions)
     return tuple(
         _LaneForm(
             lane,
-            tuple(of_lane),
-            tuple(
-                [(a.stage, a.kind._value_, a.micro_batch, a.part, counts[i]) for i in of_lane for a in (actions[i],)]
-            ),
-            tuple([tuple(needs[lane][other]) if max(needs[lane][other]) >= 0 else None for other in _OTHERS[lane]]),
+            of_lane,
+            tuple([column if max(column) >= 0 else None for column in (needs[lane][other] for other in _OTHERS[lane])]),
+            [counts[place] for place in of_lane] if any(actions[place].part is not None for place in of_lane) else None,
         )
         for lane, of_lane in enumerate(places)
         if of_lane

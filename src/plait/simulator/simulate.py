@@ -9,14 +9,13 @@ first in its lane and its message is there. Reductions run beside computations, 
 
 from __future__ import annotations
 
-import gc
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 
 import numpy as np
 
 from plait.costs.protocol import Costs
 from plait.plans.action import Action, Kind
+from plait.plans.collection import no_collection
 from plait.plans.layout import Layout
 from plait.plans.round import Round
 from plait.simulator.lanes import LaneState
@@ -36,7 +35,7 @@ def simulate(
     Ranks of one position do the same at the same time. `replicas`: spans of all of them; without, of each position's
     first rank alone, which stands for the others (a mesh of 16,384 ranks has few positions).
     """
-    with _no_collection():
+    with no_collection():
         lowering = Lowering(layout, costs, spec.hidden)
         for carried in rounds[0].carried_in if rounds else ():
             lowering.carry_in(Action(carried.round, len(layout.stages) - 1, Kind.SEND_TOKENS, carried.micro_batch))
@@ -48,18 +47,6 @@ def simulate(
         shown = ranks if replicas else [of_position[:1] for of_position in ranks]
         hosts = {rank: stage.host for stage in layout.stages for rank in stage.ranks[: None if replicas else 1]}
         return Timeline("predicted", _spans(lowering.lanes, shown, layout.epoch), hosts)
-
-
-@contextmanager
-def _no_collection() -> Iterator[None]:
-    """Millions of tuples that live on make the cyclic garbage collector take half of the time, for nothing."""
-    was_on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_on:
-            gc.enable()
 
 
 def _spans(positions: Sequence[Sequence[LaneState]], ranks: Sequence[tuple[int, ...]], epoch: int) -> tuple[Span, ...]:
