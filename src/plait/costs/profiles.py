@@ -11,7 +11,7 @@ the host that starts one operation after another.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from importlib.resources import files
 from math import ceil
@@ -92,18 +92,20 @@ class Profile:
         """The same with other figures."""
         return replace(self, **figures)
 
-    def note(self, hidden: int, devices: int) -> str:
-        """How far a prediction for this model width, on so many devices, is calibrated."""
+    def note(self, hidden: int, devices: int, beyond: Sequence[str] = ()) -> str:
+        """How far a prediction for this model width, on so many devices, is calibrated.
+
+        `beyond`: what else of it no calibration has seen, in words.
+        """
         if self.error_pct is None:
             return f"not calibrated: profile {self.name!r} was never compared with a measured run"
+        sizes = (("hidden", hidden, self.hidden_range), ("devices", devices, self.devices_range))
         outside = [
             f"{what} {value} is outside {low} to {high}"
-            for what, value, (low, high) in (
-                ("hidden", hidden, self.hidden_range),
-                ("devices", devices, self.devices_range),
-            )
+            for what, value, (low, high) in sizes
             if not low <= value <= high
         ]
+        outside += [f"{words}: never compared" for words in beyond]
         if outside:
             return f"not calibrated here: profile {self.name!r} extrapolates ({'; '.join(outside)})"
         return f"± {self.error_pct:.1f} % (mean absolute error of profile {self.name!r}; {self.calibrated_on})"

@@ -114,7 +114,8 @@ class TrainingModel:
     @property
     def note(self) -> str:
         """How far the figures are calibrated."""
-        return self.profile.note(self.spec.hidden, self.machine.devices_per_host * self.machine.hosts)
+        devices = self.machine.devices_per_host * self.machine.hosts
+        return self.profile.note(self.spec.hidden, devices, _beyond(self.spec, self.job))
 
     # one stage
 
@@ -180,11 +181,14 @@ class TrainingModel:
         return self._tail(setup, cut).total_s
 
     def stage_tail(self, setup: TrainingSetup, cut: Cut, stage: int) -> StageTail:
-        """What follows the last backward of one stage, with its whole reduction; a tied embedding's is not in it."""
+        """What follows the last backward of one stage, with its whole reduction and a tied embedding's exchange."""
         split, layers = setup.split, cut[stage]
-        return self._of_parameters(
-            setup, rank_parameters(self.spec, [layers], split.tp, split.ep), self._count((layers,))
-        )
+        parameters = rank_parameters(self.spec, [layers], split.tp, split.ep)
+        tail = self._of_parameters(setup, parameters, self._count((layers,)))
+        tied_s = tied_bytes = 0.0
+        if layers[0] == 0 or layers[1] == self.spec.layers:
+            tied_s, tied_bytes = self._tied(setup, 0 if layers[0] == 0 else split.pp - 1)
+        return tail._replace(reduce_s=tail.reduce_s + tied_s, reduced_bytes=tail.reduced_bytes + tied_bytes)
 
     def stage_state_bytes(self, setup: TrainingSetup, cut: Cut, stage: int) -> int:
         """Weights, gradients and optimizer states of one stage on a device."""
@@ -366,7 +370,8 @@ def _exposed(setup: TrainingSetup) -> float:
     """Messages on the critical path: those of the first and last micro-batch, and in 1F1B one for every other.
 
     Between neighbours in 1F1B a forward, its message, the next stage's forward and backward and the message back take
-    as long as the stage's own forward and backward, and two messages: over two micro-batches.
+    as long as the stage's own forward and backward, and two messages: over two micro-batches. Where the backward is split
+    the weight's half fills that time; with virtual stages other micro-batches do.
     """
     stages = setup.split.pp * setup.virtual
     if setup.split.pp == 1:
@@ -374,7 +379,7 @@ def _exposed(setup: TrainingSetup) -> float:
     if setup.schedule == "layerwise":
         return 2.0 * (stages - 1) * setup.micro_batches
     ends = 2.0 * (stages - 1)
-    return ends + setup.micro_batches - 1 if setup.virtual == 1 and setup.schedule != "gpipe" else ends
+    return ends + setup.micro_batches - 1 if setup.schedule == "1f1b" else ends
 
 
 def _inside(setup: TrainingSetup) -> Inside:
@@ -387,6 +392,18 @@ def _inside(setup: TrainingSetup) -> Inside:
 def _exchanging(split: Split) -> Split:
     """What of a split decides where exchanges inside a stage go: dp and pp only where a mesh is less than a host."""
     return split if split.ranks < 8 else Split(tp=split.tp, ep=split.ep, cp=split.cp, dp=8)
+
+
+def _beyond(spec: ModelSpec, job: TrainingJob) -> tuple[str, ...]:
+    """What no profile has been compared with a run of: all published ones are of GPTs with unfused attention."""
+    beyond = (
+        ("fused attention", job.attention == "fused"),
+        ("experts", spec.experts is not None),
+        ("latent attention", spec.latent is not None),
+        ("gated MLPs", spec.mlp == "gated"),
+        (f"computing in {job.dtype}", job.dtype not in ("float16", "bfloat16")),
+    )
+    return tuple(words for words, there in beyond if there)
 
 
 def _reached(network: Network, profile: Profile) -> Network:

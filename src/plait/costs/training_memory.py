@@ -20,6 +20,8 @@ from plait.schedules.training import V_SHAPED
 from plait.spec.model import ModelSpec
 from plait.spec.tensors import has_experts
 
+Cut = tuple[tuple[int, int], ...]
+
 
 class LayerBytes:
     """What every layer keeps of a micro-batch until its backward, summed over the layers before each."""
@@ -41,6 +43,7 @@ class LayerBytes:
         self.before = tuple(accumulate((one[0] for one in each), initial=0.0))
         self.halves_before = tuple(accumulate((one[1] for one in each), initial=0.0))
         self.recomputed = max(one[2] for one in each)
+        self._positions: dict[tuple[int, bool, Cut], tuple[tuple[float, float], ...]] = {}
         self.first = embedding_kept_bytes(spec, work(0))
         self.last = head_kept_bytes(spec, work(0))
 
@@ -53,30 +56,37 @@ class LayerBytes:
         """What lies between the two halves of a stage's backward."""
         return self.halves_before[layers[1]] - self.halves_before[layers[0]]
 
+    def positions(self, count: int, folded: bool, cut: Cut) -> tuple[tuple[float, float], ...]:
+        """For each of `count` positions the mean of what its stages keep, and what it works in beside it.
+
+        `folded`: it holds a stage on the way down and one on the way up.
+        """
+        key = count, folded, cut
+        found = self._positions.get(key)
+        if found is None:
+            found = self._positions[key] = tuple(self._position(count, folded, cut, each) for each in range(count))
+        return found
+
+    def _position(self, count: int, folded: bool, cut: Cut, position: int) -> tuple[float, float]:
+        stages = (position, 2 * count - 1 - position) if folded else range(position, len(cut), count)
+        kept = sum(self.stage(cut[stage]) for stage in stages) / len(stages)
+        return kept, self.recomputed + (self.last if cut[stages[-1]][1] == self.layers else 0.0)
+
 
 def position_bytes(
     setup: TrainingSetup,
-    cut: Sequence[tuple[int, int]],
+    cut: Cut,
     layers: LayerBytes,
     parameters: Sequence[RankParameters],
     recipe: Recipe,
 ) -> tuple[int, ...]:
     """Each position's need. Activations in flight are `closed.in_flight`'s times the mean of the position's stages."""
-    count, virtual = setup.split.pp, setup.virtual
-    flying = in_flight(setup.schedule, count, virtual, setup.micro_batches)
-    known: dict[tuple[RankParameters, float], float] = {}
-    found = []
-    for position in range(count):
-        if setup.schedule in V_SHAPED:
-            stages: Sequence[int] = (position, 2 * count - 1 - position)
-        else:
-            stages = range(position, count * virtual, count)
-        kept = sum(layers.stage(cut[stage]) for stage in stages) / virtual
-        working = layers.recomputed
-        if cut[stages[-1]][1] == layers.layers:
-            working += layers.last
-        key = parameters[position], 0.0
-        if key not in known:
-            known[key] = state_bytes(parameters[position], recipe, setup.zero, setup.split).total_bytes
-        found.append(round(known[key] + flying[position] * kept + working))
-    return tuple(found)
+    flying = in_flight(setup.schedule, setup.split.pp, setup.virtual, setup.micro_batches)
+    parts = layers.positions(setup.split.pp, setup.schedule in V_SHAPED, cut)
+    states = {one: state_bytes(one, recipe, setup.zero, setup.split).total_bytes for one in set(parameters)}
+    return tuple(
+        [
+            round(states[mine] + count * kept + working)
+            for mine, count, (kept, working) in zip(parameters, flying, parts, strict=True)
+        ]
+    )
