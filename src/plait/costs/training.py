@@ -181,13 +181,18 @@ class TrainingModel:
         return self._tail(setup, cut).total_s
 
     def stage_tail(self, setup: TrainingSetup, cut: Cut, stage: int) -> StageTail:
-        """What follows the last backward of one stage, with its whole reduction and a tied embedding's exchange."""
+        """What follows the last backward of one stage, with its whole reduction and a tied embedding's exchange.
+
+        Without replicas there is no reduction in a round: the exchange then counts with the optimizer.
+        """
         split, layers = setup.split, cut[stage]
         parameters = rank_parameters(self.spec, [layers], split.tp, split.ep)
         tail = self._of_parameters(setup, parameters, self._count((layers,)))
         tied_s = tied_bytes = 0.0
         if layers[0] == 0 or layers[1] == self.spec.layers:
             tied_s, tied_bytes = self._tied(setup, 0 if layers[0] == 0 else split.pp - 1)
+        if split.dp * split.ep * split.cp == 1:
+            return tail._replace(optimizer_s=tail.optimizer_s + tied_s)
         return tail._replace(reduce_s=tail.reduce_s + tied_s, reduced_bytes=tail.reduced_bytes + tied_bytes)
 
     def stage_state_bytes(self, setup: TrainingSetup, cut: Cut, stage: int) -> int:
@@ -370,8 +375,8 @@ def _exposed(setup: TrainingSetup) -> float:
     """Messages on the critical path: those of the first and last micro-batch, and in 1F1B one for every other.
 
     Between neighbours in 1F1B a forward, its message, the next stage's forward and backward and the message back take
-    as long as the stage's own forward and backward, and two messages: over two micro-batches. Where the backward is split
-    the weight's half fills that time; with virtual stages other micro-batches do.
+    as long as the stage's own forward and backward, and two messages: over two micro-batches. Where the backward is
+    split the weight's half fills that time; with virtual stages other micro-batches do.
     """
     stages = setup.split.pp * setup.virtual
     if setup.split.pp == 1:
