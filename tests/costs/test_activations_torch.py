@@ -26,7 +26,7 @@ LLAMA = replace(model_preset("llama3-8b"), layers=1, hidden=H, heads=HEADS, kv_h
 
 
 class Fused(torch.autograd.Function):
-    """Saves its inputs alone, as fused kernels of RMSNorm and SwiGLU do; torch's own on a CPU are several operations."""
+    """Saves its inputs alone, as fused kernels do; on a CPU torch does them in several operations."""
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:

@@ -59,6 +59,8 @@ def test_which_rows_are_fitted() -> None:
     assert mebi == [1, 4, 16, 1024]
     assert [size / 2**20 for size, _ in chosen_points(points, few=True)] == [1, 1024]
     assert chosen_points(points[:1], few=False) == points[:1]
+    from_bytes = [(float(2**power), 1.0) for power in range(3, 34)]
+    assert [size for size, _ in chosen_points(from_bytes, few=False)] == [8, 2**20, 2**22, 2**24, 2**33]
 
 
 def test_columns_are_those_of_the_table() -> None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import ceil, log2
+from math import ceil, floor, log2, sqrt
 from typing import Literal
 
 from plait.costs.curves import Curve
@@ -112,6 +112,20 @@ def _line(curve: Curve) -> tuple[float, float]:
     return max(0.0, curve.values[0] - slope * curve.at[0]), 1 / slope
 
 
+def best_tree_s(vector_bytes: float, ranks: int, channel: Channel) -> float:
+    """The tree with as many chunks as serve it best: about √((depth - 1) · seconds of the bytes ÷ latency) of them.
+
+    That number makes (depth + chunks - 1) · (latency + bytes / chunks) least (Sanders et al. 2009, section 2).
+    """
+    if ranks < 2:
+        return 0.0
+    latency = channel.message_s(0)
+    bytes_s = channel.message_s(vector_bytes) - latency
+    most = sqrt((ceil(log2(ranks)) - 1) * bytes_s / latency) if latency > 0 else vector_bytes
+    candidates = {1, max(1, floor(min(most, vector_bytes))), max(1, ceil(min(most, vector_bytes)))}
+    return min(tree_all_reduce_s(vector_bytes, ranks, channel, chunks) for chunks in candidates)
+
+
 def all_reduce_s(vector_bytes: float, group: Group) -> float:
     """The faster of ring and tree; over hosts: reduce-scatter inside, all-reduce of the parts beyond, all-gather.
 
@@ -179,7 +193,7 @@ def _one_way_s(vector_bytes: float, group: Group) -> float:
 
 def _flat_all_reduce_s(vector_bytes: float, ranks: int, channel: Channel) -> float:
     ring = ring_s(vector_bytes, ranks, channel, rounds=2)
-    return min(ring, tree_all_reduce_s(vector_bytes, ranks, channel))
+    return min(ring, best_tree_s(vector_bytes, ranks, channel))
 
 
 def _pairwise_s(part_bytes: float, peers: int, channel: Channel) -> float:

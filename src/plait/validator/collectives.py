@@ -10,8 +10,8 @@ from plait.validator.table import Compared, Record, Validation
 
 COLUMNS = frozenset({"gpu", "n_gpus", "size_bytes", "out_of_place_us"})
 
-_FACTORS = (1, 4, 16)
-"""Of the smallest size: protocols change among small messages, so that is where the curve has its points."""
+_BETWEEN = tuple(mebi * 2**20 for mebi in (1, 4, 16))
+"""Bytes: protocols change among these sizes, so that is where the curve has its points, beside both ends."""
 
 Points = list[tuple[float, float]]
 """(Bytes of the vector, seconds), ascending."""
@@ -33,9 +33,9 @@ def _validation(name: str, series: dict[tuple[str, int], Points], quantity: str,
     rows: list[Compared] = []
     for (gpu, ranks), points in series.items():
         rows += _compared(f"{gpu} × {ranks}", ranks, sorted(points), few=few)
-    which = "the smallest and the largest" if few else "the smallest, 4 and 16 times that, and the largest"
+    which = "the smallest and the largest" if few else "the smallest, 1, 4 and 16 MiB, and the largest"
     return Validation(
-        name, quantity, tuple(rows), f"of each machine and number of GPUs the rows of the sizes {which}", note=_NOTE
+        name, quantity, tuple(rows), f"of each machine and number of GPUs the rows of these sizes: {which}", note=_NOTE
     )
 
 
@@ -58,7 +58,7 @@ def _compared(name: str, ranks: int, points: Points, *, few: bool) -> list[Compa
 
 
 def chosen_points(points: Points, *, few: bool) -> Points:
-    """The rows that a series is fitted on: the ends, and unless `few` those nearest to 4 and 16 times the smallest."""
-    wanted = [points[0][0] * factor for factor in (_FACTORS[:1] if few else _FACTORS)] + [points[-1][0]]
+    """The rows that a series is fitted on: the ends, and unless `few` those nearest to 1, 4 and 16 MiB."""
+    wanted = [points[0][0], points[-1][0], *(() if few else _BETWEEN)]
     near = {min(points, key=lambda point, size=size: abs(point[0] - size)) for size in wanted}  # type: ignore[misc]
     return sorted(near)
