@@ -11,11 +11,13 @@ from plait.errors import SpecError
 from plait.validator import (
     collectives,
     distributed_llama,
+    gpipe,
     korthikanti,
     megatron,
     tensor_scaling,
     tensor_speedup,
     vtrain,
+    zero_bubble,
 )
 from plait.validator.table import Compared, Record, Validate, Validation, read_records
 
@@ -42,6 +44,10 @@ def known_tables() -> tuple[Known, ...]:
         Known("korthikanti2022_table4_layer", korthikanti.LAYER_COLUMNS, korthikanti.validate_layers),
         Known("megatron2021_table1", megatron.COLUMNS, megatron.validate),
         Known("vtrain_ground_truth_single", vtrain.COLUMNS, vtrain.validate),
+        Known("zero_bubble_tables5_8_bubble", zero_bubble.BUBBLE_COLUMNS, zero_bubble.validate_bubbles),
+        Known("zero_bubble_table4_measured", zero_bubble.MEASURED_COLUMNS, zero_bubble.validate_measured),
+        Known("gpipe2019_tables2_3", gpipe.COLUMNS, gpipe.validate),
+        Known("torchgpipe_speed", gpipe.TORCHGPIPE_COLUMNS, gpipe.validate_torchgpipe),
         Known("vtrain_nccl_allreduce", collectives.COLUMNS, collectives.validate),
         Known("megatron2019_tables7_8", tensor_speedup.COLUMNS, tensor_speedup.validate),
         Known("megatron2019_weak_scaling", tensor_scaling.COLUMNS, tensor_scaling.validate),
