@@ -82,9 +82,9 @@ def test_the_whole_page() -> None:
         "0      0 to 6 (7)  fast     20.0 GiB of 24.0 GiB",
         "1      7 to 9 (3)  slow     9.0 GiB of 12.0 GiB",
         "",
-        "The best of every other kind  split          time     compute    transfer        wait      bubble",
-        "tensor                        tp 2        63.1 ms       30 ms       33 ms        0 µs      52.0 %",
-        "    160 all-reduces of 16 KB a token cross the link: 33 ms more than the pipeline's hand-over",
+        "The best of every other kind      time   compute  transfer      wait    bubble",
+        "tensor                         63.1 ms     30 ms     33 ms      0 µs    52.0 %",
+        "    tp 2: 160 all-reduces of 16 KB a token cross the link: 33 ms more than the pipeline's hand-over",
         "",
         "Cannot be",
         "  one device (2 ways): memory (need 39.5 GiB, have 24.0 GiB)",
@@ -147,6 +147,25 @@ def test_equal_neighbours_of_a_long_pipeline_share_a_line() -> None:
 )
 def test_figures(key: str, value: float, text: str) -> None:
     assert figure(key, value) == text
+
+
+def test_of_many_ways_that_cannot_be_the_nearest_are_named() -> None:
+    # the more a model is split, the more it needs here: the least split ones and the nearest are not the same
+    groups = tuple(Rejected({"pp": pp}, 10 * pp, "memory", (44 - pp) * GIB, 24 * GIB) for pp in range(1, 20))
+    page = lines(replace(CHOICE, rejected=groups))
+    begin = page.index("Cannot be")
+    assert page[begin + 1] == "  one device (10 ways): memory (need 43.0 GiB, have 24.0 GiB)"
+    assert page[begin + 4] == "  pp 4 (40 ways): memory (need 40.0 GiB, have 24.0 GiB)"
+    assert page[begin + 5] == "  pp 19 (190 ways): memory (need 25.0 GiB, have 24.0 GiB)"
+    assert page[begin + 8] == "  pp 16 (160 ways): memory (need 28.0 GiB, have 24.0 GiB)"
+    assert page[begin + 9] == "  and 1,100 ways in 11 groups more (--json has all)"
+
+
+def test_a_reason_with_its_figures_is_told_once() -> None:
+    told = Rejected({"tp": 2}, 1, "memory: a device would need 25.0 GiB and has 24.0 GiB", 25 * GIB, 24 * GIB)
+    assert "  tp 2 (1 way): memory: a device would need 25.0 GiB and has 24.0 GiB" in lines(
+        replace(CHOICE, rejected=(told,))
+    )
 
 
 def test_the_list_of_presets() -> None:

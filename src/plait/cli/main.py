@@ -5,8 +5,10 @@ from __future__ import annotations
 import typer
 
 from plait.cli.generate import generate
+from plait.cli.plan import plan
 from plait.cli.report import report
 from plait.cli.simulate import simulate
+from plait.cli.validate import validate
 
 app = typer.Typer(
     help="Splits one transformer over many devices: plans the split, runs it, and shows it, all from one plan.",
@@ -15,8 +17,10 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.command()(generate)
+app.command()(plan)
 app.command()(simulate)
 app.command()(report)
+app.command()(validate)
 
 
 def main() -> None:

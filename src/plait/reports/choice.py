@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
+from math import prod
 from typing import NamedTuple
 
 from rich.text import Text
@@ -14,6 +15,9 @@ from plait.reports.marks import ASCII, Glyphs
 from plait.reports.picture import wrapped
 from plait.spec.preset_files import Sort
 from plait.units import format_bytes, format_seconds
+
+_GROUPS = 4
+"""Of the ways that cannot be so many groups that are split least are named, and so many that are nearest to fit."""
 
 _ROWS = 12
 """More stages than this are shown with equal neighbours in one row."""
@@ -36,7 +40,7 @@ _COLUMNS = (("compute", "compute_s"), ("transfer", "transfer_s"), ("wait", "wait
 
 def choice_page(choice: Choice, width: int, glyphs: Glyphs | None = None) -> Text:
     """The whole answer in lines of at most `width` columns, in ASCII where `glyphs` are."""
-    parts = [_chosen(choice), _stages(choice.chosen), _others(choice, width), _rejected(choice), _break_even(choice)]
+    parts = [_chosen(choice), _stages(choice.chosen), _others(choice), _rejected(choice), _break_even(choice)]
     parts.append(_notes(choice))
     lines = Text("\n\n").join([part for part in parts if part])
     page = Text("\n").join(folded for line in lines.split("\n", allow_blank=True) for folded in _folded(line, width))
@@ -153,27 +157,19 @@ def _memory(one: DeviceMemory) -> str:
     return f"{format_bytes(one.need_bytes)} of {format_bytes(one.free_bytes)}"
 
 
-def _others(choice: Choice, width: int) -> Text:
-    """The best of every other kind: what it would take, and under it why it loses."""
+def _others(choice: Choice) -> Text:
+    """The best of every other kind: what it would take, and under it how it splits and why it loses."""
     others = _best_of_kinds(choice)
     if not others:
         return Text()
-    key = _KEY[choice.objective]
-    kind_width = max(len("The best of every other kind"), *(len(each.kind) for each in others)) + 2
-    split_width = max(len("split"), *(len(split_text(each)) for each in others)) + 2
-    heads = "".join(f"{name:>12}" for name in (_NAMES[key].split()[0], *(name for name, _ in _COLUMNS), "bubble"))
-    lines = [Text(f"{'The best of every other kind':<{kind_width}}{'split':<{split_width}}{heads}", "bold")]
+    key, title = _KEY[choice.objective], "The best of every other kind"
+    wide = max(len(title), *(len(each.kind) for each in others))
+    columns = ((_NAMES[key].split()[0], key), *_COLUMNS, ("bubble", "bubble"))
+    lines = [Text(f"{title:<{wide}}" + "".join(f"{name:>10}" for name, _ in columns), "bold")]
     for each in others:
-        predicted = each.predicted
-        cells = [_short(key, predicted.get(key)), *(_short(name, predicted.get(name)) for _, name in _COLUMNS)]
-        cells.append(_short("bubble", predicted.get("bubble")))
-        lines.append(
-            Text(
-                f"{each.kind:<{kind_width}}{split_text(each):<{split_width}}" + "".join(f"{cell:>12}" for cell in cells)
-            )
-        )
-        if each.loses:
-            lines.append(Text(f"    {each.loses}", "dim"))
+        cells = "".join(f"{_short(name, each.predicted.get(name)):>10}" for _, name in columns)
+        lines.append(Text(f"{each.kind:<{wide}}{cells}"))
+        lines.append(Text(f"    {split_text(each)}{': ' if each.loses else ''}{each.loses}", "dim"))
     return Text("\n").join(lines)
 
 
@@ -190,15 +186,27 @@ def _short(key: str, value: float | None) -> str:
 
 
 def _rejected(choice: Choice) -> Text:
+    """The groups that are split least, those that are nearest to what there is, and how many ways the others are."""
     if not choice.rejected:
         return Text()
-    return Text("\n").join([Text("Cannot be", "bold"), *(Text(f"  {_rejection(one)}") for one in choice.rejected)])
+    least = sorted(choice.rejected, key=lambda one: prod(one.split.values()))[:_GROUPS]
+    others = [one for one in choice.rejected if one not in least]
+    nearest = sorted(others, key=lambda one: one.need / one.have if one.have else 0.0)[:_GROUPS]
+    lines = [Text(f"  {_rejection(one)}") for one in (*least, *nearest)]
+    rest = [one for one in others if one not in nearest]
+    if rest:
+        ways = sum(one.count for one in rest)
+        lines.append(Text(f"  and {ways:,} ways in {len(rest)} groups more (--json has all)"))
+    return Text("\n").join([Text("Cannot be", "bold"), *lines])
 
 
 def _rejection(one: Rejected) -> str:
     axes = " × ".join(f"{axis} {size}" for axis, size in one.split.items() if size > 1) or "one device"
     ways = f"{one.count:,} way{'s' if one.count != 1 else ''}"
-    return f"{axes} ({ways}): {one.reason} (need {_amount(one, one.need)}, have {_amount(one, one.have)})"
+    amounts = f"need {_amount(one, one.need)}, have {_amount(one, one.have)}"
+    # a reason that holds the figures needs no second telling
+    told = _amount(one, one.need) in one.reason and _amount(one, one.have) in one.reason
+    return f"{axes} ({ways}): {one.reason}" + ("" if told else f" ({amounts})")
 
 
 def _amount(one: Rejected, value: float) -> str:

@@ -71,16 +71,20 @@ def _positions(forecast: StepForecast) -> Text:
     """A line for each position: what it holds, and where the time of one of its ranks goes."""
     timeline, layout = forecast.timeline, forecast.plan.layout
     by_rank = _of_ranks(timeline)
-    lines = [Text(f"{'position':<10}{'layers':<18}{'ranks':<14}" + "".join(f"{name:>10}" for name in _COLUMNS), "dim")]
-    for position, stages in enumerate(layout.positions[:_SHOWN]):
+    shown = layout.positions[:_SHOWN]
+    rows = [("position", "layers", "ranks", *_COLUMNS)]
+    for position, stages in enumerate(shown):
         ranks = layout.stages[stages[0]].ranks
         shares = by_rank[ranks[0]]
         layers = ", ".join(_range(layout.stages[stage].layers) for stage in stages)
         peak = forecast.stages[stages[0]].peak_bytes
-        cells = [format_seconds(seconds) for seconds in (shares.compute_s, shares.transfer_s, shares.wait_s)]
-        cells += [f"{shares.bubble * 100:.1f} %", "-" if peak is None else format_bytes(peak)]
-        row = f"{position:<10}{layers:<18}{_ranks(ranks):<14}" + "".join(f"{cell:>10}" for cell in cells)
-        lines.append(Text(row))
+        seconds = (format_seconds(each) for each in (shares.compute_s, shares.transfer_s, shares.wait_s))
+        used = "-" if peak is None else format_bytes(peak)
+        rows.append((str(position), layers, _ranks(ranks), *seconds, f"{shares.bubble * 100:.1f} %", used))
+    wide = [max(len(row[column]) for row in rows) for column in range(3)]
+    texts = ["  ".join(f"{cell:<{size}}" for cell, size in zip(row[:3], wide, strict=True)) for row in rows]
+    lines = [Text(text + "".join(f"{cell:>10}" for cell in row[3:])) for text, row in zip(texts, rows, strict=True)]
+    lines[0].stylize("dim")
     rest = len(layout.positions) - _SHOWN
     if rest > 0:
         lines.append(Text(f"and {rest} positions more (--json has all of them)", "dim"))
