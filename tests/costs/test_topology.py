@@ -126,6 +126,29 @@ def test_gradients_go_over_all_that_share_them() -> None:
     assert gradient_reach(Split(dp=8), 8, experts=True) == Reach(8, 1, 8, 1)
 
 
+@given(
+    st.builds(Split, *(st.sampled_from([1, 2, 4]) for _ in range(2)), *(st.sampled_from([1, 2, 4]) for _ in range(3))),
+    st.sampled_from([1, 2, 4, 8]),
+    st.booleans(),
+)
+def test_reduction_groups_by_listing_all_ranks(split: Split, per_host: int, experts: bool) -> None:
+    """Ranks with the same tp and pp, and for experts with the same ep, hold the same parameters."""
+    step = strides(split)
+    same: dict[tuple[int, ...], list[int]] = {}
+    for rank in range(split.ranks):
+        expert = rank // step["ep"] % split.ep if experts else 0
+        same.setdefault((rank % split.tp, rank // step["pp"], expert), []).append(rank)
+    hosts, inside = max(spanned(group, per_host) for group in same.values())
+    place = gradient_reach(split, per_host, experts=experts)
+    assert (place.size, place.inside, place.hosts) == (len(same[0, 0, 0]), inside, hosts)
+
+
+def test_a_group_that_does_not_fill_its_hosts() -> None:
+    """Three ranks of two hosts take as long as two and two, and are still three."""
+    group = group_on(Fabric(8, NETWORK), reach(3, 1, 8))
+    assert (group.inside, group.hosts, group.ranks) == (2, 2, 3)
+
+
 @given(splits, st.sampled_from([1, 2, 3, 4, 8]), st.data())
 def test_the_link_between_two_stages(split: Split, per_host: int, data: st.DataObject) -> None:
     """Within the host if every rank's partner is in its own; else the position's ranks on a host share the way out."""

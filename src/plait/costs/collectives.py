@@ -41,18 +41,19 @@ class Group:
     """The ranks of a collective: `hosts` × `inside`, joined by `inner` within a host and by `outer` between hosts.
 
     `outer` is what one rank has of its host's way out while all ranks of the host send. A group within one host has no
-    use for `outer`.
+    use for `outer`. `size`: of a group that does not fill its hosts evenly; its seconds are those of one that does.
     """
 
     inside: int
     inner: Channel
     hosts: int = 1
     outer: Channel | None = None
+    size: int | None = None
 
     @property
     def ranks(self) -> int:
         """All ranks."""
-        return self.inside * self.hosts
+        return self.inside * self.hosts if self.size is None else self.size
 
 
 def sent_bytes(collective: Collective, vector_bytes: float, ranks: int) -> float:

@@ -119,14 +119,19 @@ def group_on(fabric: Fabric, place: Reach, ranks: int | None = None) -> Group:
     senders = min(fabric.devices_per_host, ranks or fabric.devices_per_host)
     if not place.crosses_hosts:
         return Group(place.size, fabric.within)
-    return Group(place.inside, fabric.within, -(-place.size // place.inside), fabric.between(senders))
+    return Group(place.inside, fabric.within, place.hosts, fabric.between(senders), place.size)
 
 
 def gradient_reach(split: Split, devices_per_host: int, *, experts: bool = False) -> Reach:
-    """The group over which gradients are reduced: dp × ep × cp; of experts dp × cp, whose reach is taken as dp's."""
+    """The group over which gradients are reduced: dp × ep × cp, of experts dp × cp alone.
+
+    That one leaves out the ranks of ep in its middle, so that its stride is cp's only within a run of cp.
+    """
     steps = strides(split)
     if experts and split.ep > 1:
-        return reach(split.dp, steps["dp"], devices_per_host)
+        outer, inner = (reach(getattr(split, axis), steps[axis], devices_per_host) for axis in ("dp", "cp"))
+        stride = outer.stride if inner.size == 1 else inner.stride
+        return Reach(outer.size * inner.size, stride, outer.inside * inner.inside, outer.hosts * inner.hosts)
     return reach(split.cp * split.ep * split.dp, steps["cp"], devices_per_host)
 
 
