@@ -50,14 +50,18 @@ def _phases(start_s: float, arrivals: Mapping[int, Sequence[float]], prompt_toke
 
 
 def _arrivals(timeline: Timeline, rounds: Sequence[Round], counts: Mapping[int, int] | None) -> dict[int, list[float]]:
-    """For each request, when its tokens reached the first stage, ascending."""
+    """For each request, when its tokens reached the first stage, ascending.
+
+    Every rank of the first stage's tensor group has a span of the same tokens: they count once, on its first rank.
+    """
+    front = min((span.rank for span in timeline.spans if span.action.stage == 0), default=0)
     work = {one.number: one.work for one in rounds}
     stages = len(rounds[0].actions) if rounds else 0
     kind = Kind.RECEIVE_TOKENS if stages > 1 else Kind.FORWARD
     times: dict[int, list[float]] = defaultdict(list)
     for span in sorted(timeline.spans, key=lambda span: span.end_s):
         action = span.action
-        if action.kind is kind and action.stage == 0 and action.round in work:
+        if action.kind is kind and action.stage == 0 and span.rank == front and action.round in work:
             for row in work[action.round][action.micro_batch].rows:
                 if row.samples and (counts is None or len(times[row.request]) < counts.get(row.request, 0)):
                     times[row.request].append(span.end_s)
