@@ -54,7 +54,7 @@ def test_no_cut_has_a_faster_slowest_position(
 
 
 def test_one_layer_fewer_on_the_first_and_the_last() -> None:
-    """Llama 3 405B has 126 layers for 16 positions, "one Transformer layer each" less on first and last (2407.21783)."""
+    """Llama 3 405B has 126 layers for 16 positions, one less on the first and on the last (arXiv 2407.21783)."""
     assert position_layers(126, 16, 1, weights(1.0, 0.1, 0.9)) == [7, *[8] * 14, 7]
 
 

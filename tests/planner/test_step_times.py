@@ -27,7 +27,7 @@ def test_the_same_as_the_closed_forms_of_the_schedules(
     expected = closed.step_s(schedule, positions, virtual, micro_batches, f, i, w)
     one = phases(f, i, w).times(virtual)
     p, m = np.float64(positions), np.float64(micro_batches)
-    assert float(step_seconds(schedule, p, virtual, m, one, one, np.float64(0))) == pytest.approx(expected)
+    assert float(step_seconds(schedule, p, virtual, m, one.total, one, np.float64(0))) == pytest.approx(expected)
     in_flight = held(schedule, p, virtual, np.arange(positions) * 1.0, m)
     in_flight = np.broadcast_to(in_flight, positions)
     assert tuple(in_flight) == closed.in_flight(schedule, positions, virtual, micro_batches)
@@ -37,9 +37,9 @@ def test_the_same_as_the_closed_forms_of_the_schedules(
 def test_arrays_and_numbers_agree(schedule: str, virtual: int) -> None:
     p, m = np.array([1.0, 2.0, 4.0, 8.0]), np.array([5.0, 7.0, 16.0, 64.0])
     one = phases(1.0, 1.5, 0.5)
-    together = step_seconds(schedule, p, virtual, m, one, one, np.float64(0.125))
+    together = step_seconds(schedule, p, virtual, m, one.total, one, np.float64(0.125))
     alone = [
-        step_seconds(schedule, np.float64(a), virtual, np.float64(b), one, one, np.float64(0.125))
+        step_seconds(schedule, np.float64(a), virtual, np.float64(b), one.total, one, np.float64(0.125))
         for a, b in zip(p, m, strict=True)
     ]
     assert together.tolist() == pytest.approx(alone)

@@ -99,8 +99,8 @@ def position_layers(layers: int, positions: int, virtual: int, weights: Weights,
 def stage_layers(counts: Sequence[int], virtual: int, folded: bool = False) -> list[int]:
     """Layers of each stage, in order, from those of each position.
 
-    A position's stages are as even as they divide; the first and the last stage of the model, which hold the embedding and
-    the head, are never the larger ones.
+    A position's stages are as even as they divide; the first and the last stage of the model, which hold the embedding
+    and the head, are never the larger ones.
     """
     positions = len(counts)
     stages = [0] * (positions * virtual)

@@ -1,9 +1,9 @@
-"""Where ranks lie: tensor groups on neighbouring devices, then ep, then dp, and the pipeline's positions farthest apart.
+"""Where ranks lie: tensor groups on neighbouring devices, then ep, then dp; positions of the pipeline farthest apart.
 
     rank = ((position · dp + d) · ep + e) · tp + t
 
-Devices stand host by host, so the axis that talks most (tp, twice or more a layer) stays on the fastest links, and the one
-that talks least (pp, one message a micro-batch) takes the slowest.
+Devices stand host by host, so that the axis that talks most (tp, twice or more a layer) stays on the fastest links, and
+the one that talks least (pp, one message a micro-batch) takes the slowest.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import accumulate, pairwise
 
+from plait.costs.training import positions
 from plait.planner.cut import Cut
-from plait.planner.space import V_SCHEDULES
 from plait.plans.layout import Layout, Stage
 from plait.plans.split import Split, TrainingSetup
 from plait.spec.cluster import Cluster
@@ -26,25 +26,18 @@ def devices_in_order(cluster: Cluster) -> tuple[str, ...]:
     return tuple(name for names in by_host.values() for name in names)
 
 
-def position_of(schedule: str, stage: int, positions: int) -> int:
-    """The position that holds a stage: round by round, or down and up again."""
-    if schedule in V_SCHEDULES:
-        return stage if stage < positions else 2 * positions - 1 - stage
-    return stage % positions
-
-
 def training_layout(setup: TrainingSetup, cut: Cut, devices: Sequence[str], dtype: str, hosts: Sequence[str]) -> Layout:
     """The layout of a setup over the first of `devices`; `hosts` names each one's host."""
     split = setup.split
     width = split.ranks // split.pp
     ranks = [tuple(range(position * width, (position + 1) * width)) for position in range(split.pp)]
     names = [tuple(devices[position * width : (position + 1) * width]) for position in range(split.pp)]
-    stages = []
-    for index, layers in enumerate(cut):
-        position = position_of(setup.schedule, index, split.pp)
-        host = hosts[position * width]
-        stages.append(Stage(layers, ranks[position], dtype, dtype, host=host, devices=names[position]))
-    return Layout(_axes(split), tuple(stages), link_capacity=link_capacity(setup))
+    stages = [Stage((0, 0), ())] * len(cut)
+    for position, held in enumerate(positions(setup)):
+        for stage in held:
+            host = hosts[position * width]
+            stages[stage] = Stage(cut[stage], ranks[position], dtype, dtype, host=host, devices=names[position])
+    return Layout(_axes(split), tuple(stages), link_capacity(setup))
 
 
 def link_capacity(setup: TrainingSetup) -> int:

@@ -1,16 +1,18 @@
 """Every way to split a training step that the search looks at: the axes, and how a step goes through them.
 
-What is searched does not depend on how many devices there are, only on the model, the batch and the size of a host: with
-more devices the space grows and loses nothing, so the best of it never gets worse.
+What is searched does not depend on how many devices there are, only on the model, the batch and the size of a host:
+with more devices the space grows and loses nothing, so the best of it never gets worse.
 
-- `tp` divides the devices of a host, or fills whole hosts in powers of two; at most one rank a head, of equal or unequal
-  shards.
+- `tp` divides the devices of a host, or fills whole hosts in powers of two; at most one rank a head, of equal or
+  unequal shards.
 - `ep` divides the number of experts (1 without experts).
 - `pp` is at most the layers: every number to 16, beyond it those that divide the layers, or the layers and one or two
   more (one layer fewer on the first or the last stage), and 2^a, 3 · 2^a.
 - `dp`: dp × ep divides the batch.
-- a micro-batch has 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48 or 64 sequences, where that divides a replica's share.
-- a position holds 1 stage, or 2, 3, 4, 6 or 8 (interleaved), or 2 (the V schedules).
+- a micro-batch has 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48 or 64 sequences, of at most 32,768 tokens together (or one
+  sequence), where that divides a replica's share.
+- a position holds 1 stage, or 2, 3, 4, 6 or 8 (interleaved; equal ones, or one layer fewer on the first or the last),
+  or 2 (the V schedules).
 """
 
 from __future__ import annotations
@@ -19,8 +21,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from plait.errors import PlanError, nearest
 from plait.plans.split import RECOMPUTE, Recompute, Split
+from plait.schedules.training import V_SHAPED, require_training_schedule
 from plait.spec.model import ModelSpec
 
 MICRO_BATCHES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
@@ -29,11 +31,9 @@ MICRO_BATCHES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
 SCHEDULES = ("1f1b", "gpipe", "interleaved", "zb-h1", "zb-h2", "zb-v", "dualpipe-v", "layerwise")
 """Schedules that are searched, the plainest first: of equally fast ones it is chosen."""
 
-V_SCHEDULES = ("zb-v", "dualpipe-v")
-"""Their positions hold two stages each: down the pipeline and up again."""
-
 _VIRTUAL = (2, 3, 4, 6, 8)
 _EVERY_PP = 16
+_TOKENS = 32_768
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,8 +57,7 @@ class TrainingLimits:
 
     def __post_init__(self) -> None:
         for schedule in self.schedules:
-            if schedule not in SCHEDULES:
-                raise PlanError(f"unknown schedule {schedule!r} for training: {nearest(schedule, SCHEDULES)}")
+            require_training_schedule(schedule, 2 if schedule in V_SHAPED else 1)
 
     def loosened(self) -> TrainingLimits:
         """The same without those that cost memory: any micro-batch, any recompute, ZeRO-1."""
@@ -73,8 +72,16 @@ class Way(NamedTuple):
     virtual: int
 
     def allows(self, pp: int, layers: int) -> bool:
-        """True where it makes sense for so many positions, and every stage has a layer."""
-        return self.schedule == "1f1b" if pp == 1 else pp * self.virtual <= layers
+        """True where it makes sense for so many positions, and every stage has a layer.
+
+        Interleaved ones wait for their largest stage in every turn: all but the first and the last are equal.
+        """
+        if pp == 1:
+            return self.schedule == "1f1b"
+        stages = pp * self.virtual
+        if self.schedule == "interleaved" and all((layers + fewer) % stages for fewer in range(3)):
+            return False
+        return stages <= layers
 
 
 def ways(limits: TrainingLimits) -> list[Way]:
@@ -84,16 +91,23 @@ def ways(limits: TrainingLimits) -> list[Way]:
         if schedule == "interleaved":
             found += [Way(schedule, virtual) for virtual in _VIRTUAL]
         elif schedule != "1f1b":
-            found.append(Way(schedule, 2 if schedule in V_SCHEDULES else 1))
+            found.append(Way(schedule, 2 if schedule in V_SHAPED else 1))
     if limits.virtual is not None:
         found = [way for way in found if way.virtual == limits.virtual]
     return found
 
 
+def micro_batch_sizes(sequence: int, limits: TrainingLimits) -> tuple[int, ...]:
+    """Sequences that a micro-batch may have; products no longer grow more efficient beyond so many tokens."""
+    if limits.micro_batch is not None:
+        return (limits.micro_batch,)
+    return tuple(size for size in MICRO_BATCHES if size == 1 or size * sequence <= _TOKENS)
+
+
 def splits(spec: ModelSpec, batch: int, devices: int, per_host: int, limits: TrainingLimits) -> list[Split]:
     """Every split over at most `devices` devices, hosts having `per_host` each, within the limits."""
     found = []
-    replicas = _within(divisors(batch), None)
+    replicas = divisors(batch)
     for tp in _within(tensor_degrees(spec.heads, per_host), limits.tp):
         for ep in _within(expert_degrees(spec), limits.ep):
             for pp in _within(pipeline_degrees(spec.layers), limits.pp):

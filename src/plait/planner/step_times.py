@@ -1,27 +1,23 @@
 """Closed forms of a step's seconds, for many ways to split at once (arrays of one shape, or numbers).
 
-They are those of `schedules.closed` (a test holds them equal), where stages are equal and links free, and beyond that:
+They are those of `schedules.closed` (a test holds them equal) where stages are equal and links free. Beyond that:
 
-- the slowest position decides how long the pipeline is busy; bubbles are as long as the other positions' mean asks for;
-- a message between positions takes `hop_s`, and a step waits for so many of them one after another: counted by replaying
-  the orders, for micro-batches enough (2p) and messages shorter than a stage. 1F1B waits all along: of the p micro-batches
-  that go round once between first and last position, each hop is on the way;
-- a link that is busy longer than a stage decides.
+- the slowest position decides how long the pipeline is busy, the mean one how long the bubbles are;
+- a message between positions takes `hop_s`, and a step waits for so many of them one after another: counted by
+  replaying the orders, for 2p micro-batches or more and messages shorter than a stage. 1F1B waits all along: while p
+  micro-batches go on, one after another waits for the next, once to the last position and back.
 
-In the simulator positions also differ from each other, so that these are bounds of ranking, not of proof: the ten best are
-simulated.
+In the simulator positions differ from each other, so that these rank and prove nothing: the ten best are simulated.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from plait.planner.balance import Floats
-from plait.planner.space import V_SCHEDULES
-
-SPLIT_BACKWARD = ("zb-h1", "zb-h2", "zb-v", "dualpipe-v")
+from plait.schedules.training import SPLIT_BACKWARD, V_SHAPED
 
 
 class Phases(NamedTuple):
@@ -40,25 +36,38 @@ class Phases(NamedTuple):
         """Each, multiplied."""
         return Phases(self.forward * factor, self.input * factor, self.weight * factor)
 
+    def at(self, index: Any) -> Phases:
+        """Those rows of the arrays."""
+        return Phases(self.forward[index], self.input[index], self.weight[index])
+
     def plus(self, other: Phases) -> Phases:
         """Both together."""
         return Phases(self.forward + other.forward, self.input + other.input, self.weight + other.weight)
 
 
 def step_seconds(
-    schedule: str, positions: Floats, virtual: int, micro_batches: Floats, slowest: Phases, mean: Phases, hop_s: Floats
+    schedule: str,
+    positions: Floats,
+    virtual: int,
+    micro_batches: Floats,
+    slowest_s: Floats,
+    mean: Phases,
+    hop_s: Floats,
 ) -> Floats:
-    """Seconds from the first forward to the last backward. `slowest`, `mean`: of a position (all its stages)."""
+    """Seconds from the first forward to the last backward.
+
+    `slowest_s`: of one micro-batch on the slowest position, `mean`: on the mean one, with all its stages.
+    """
     p, m = positions, micro_batches
     if schedule == "layerwise":
         return m * (p * mean.total + 2 * (p * virtual - 1) * hop_s)
-    busy = m * slowest.total
-    mean_stage = mean.times(1 / virtual)
+    stage = mean.times(1 / virtual)
     through = p * mean.total
-    split = schedule in SPLIT_BACKWARD
-    alone = through - (p * virtual - 1) * mean_stage.weight if split else through
-    bubble = np.maximum(_bubble(schedule, p, m, mean_stage), 0.0)
-    return np.maximum(busy + bubble, alone) + hops(schedule, p, virtual, m) * hop_s
+    alone = through - (p * virtual - 1) * stage.weight if schedule in SPLIT_BACKWARD else through
+    bubble = np.maximum(_bubble(schedule, p, m, stage), 0.0)
+    # in DualPipe-V the first position, which holds embedding and head, is the slowest and has no bubble of its own
+    busy = np.maximum(m * mean.total + bubble, m * slowest_s) if schedule == "dualpipe-v" else m * slowest_s + bubble
+    return np.maximum(busy, alone) + hops(schedule, p, virtual, m) * hop_s
 
 
 def _bubble(schedule: str, p: Floats, m: Floats, stage: Phases) -> Floats:
@@ -133,7 +142,7 @@ def held(schedule: str, positions: Floats, virtual: int, position: Floats, micro
         found = p
     elif schedule == "zb-h2":
         found = 2 * p - 1
-    elif schedule in V_SCHEDULES:
+    elif schedule in V_SHAPED:
         found = 2 * p + (schedule == "dualpipe-v")
     else:
         found = most

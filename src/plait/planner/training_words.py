@@ -5,24 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from plait.planner.space import kind_of
 from plait.plans.split import TrainingSetup
-from plait.units import format_rate, format_seconds
+from plait.units import format_bytes, format_rate, format_seconds
 
 
 @dataclass(frozen=True, slots=True)
 class Links:
-    """What explanations say of the machine: devices a host, and bytes/s that a device reaches within and between hosts."""
+    """What explanations say of the machine: devices a host, and bytes/s that a device has within and between hosts."""
 
     per_host: int
     hosts: int
     within: float
     between: float
-
-    @property
-    def devices(self) -> int:
-        """All of them."""
-        return self.per_host * self.hosts
+    devices: int
 
 
 Figures = Mapping[str, float]
@@ -75,55 +70,79 @@ def _places(setup: TrainingSetup, links: Links) -> Iterator[str]:
 
 
 def why_it_loses(chosen: TrainingSetup, best: Figures, setup: TrainingSetup, figures: Figures, links: Links) -> str:
-    """What makes this one slower than the chosen one: the cause that its axes show, and the seconds more a step."""
+    """What makes this one slower than the chosen one: causes that its axes show, and the seconds more a step."""
     more = figures["step_s"] - best["step_s"]
-    parts = {name: figures[key] - best[key] for name, key in _PARTS}
+    parts = {name: figures[key] - best[key] for name, key in _PARTS.items()}
     detail = ", ".join(f"{name} {_signed(value)}" for name, value in parts.items())
-    causes = list(_causes(chosen, best, setup, figures, links, parts))
-    cause = "; ".join(causes[:2]) or f"more {max(parts, key=parts.__getitem__)}"
-    return f"{cause}, {_signed(more)} a step ({detail})"
+    if more <= 0:
+        return f"as fast; it needs no fewer devices ({detail})"
+    compared = _Compared(chosen, best, setup, figures, links)
+    causes: list[str] = []
+    for name in sorted(parts, key=lambda name: -parts[name]):
+        # a part that adds little explains nothing
+        if parts[name] >= 0.2 * more:
+            causes += _CAUSES[name](compared)
+    cause = "; ".join(causes[:2]) or f"more {max(parts, key=lambda name: parts[name])}"
+    return f"{cause}: {_signed(more)} a step ({detail})"
 
 
-_PARTS = (("compute", "compute_s"), ("transfer", "transfer_s"), ("wait", "wait_s"))
+_PARTS = {"compute": "compute_s", "transfer": "transfer_s", "wait": "wait_s"}
 
 
-def _causes(
-    chosen: TrainingSetup,
-    best: Figures,
-    setup: TrainingSetup,
-    figures: Figures,
-    links: Links,
-    parts: Mapping[str, float],
-) -> Iterator[str]:
-    split = setup.split
+@dataclass(frozen=True, slots=True)
+class _Compared:
+    """The chosen way and another."""
+
+    chosen: TrainingSetup
+    best: Figures
+    setup: TrainingSetup
+    figures: Figures
+    links: Links
+
+
+def _compute_causes(two: _Compared) -> list[str]:
+    chosen, setup = two.chosen, two.setup
+    found = []
+    if _RECOMPUTED[setup.recompute] > _RECOMPUTED[chosen.recompute]:
+        fits = "" if setup.split == chosen.split else ", without which it does not fit"
+        found.append(f"{setup.recompute} recompute{fits}")
+    if setup.split.ranks < chosen.split.ranks:
+        found.append(f"it uses {setup.split.ranks} devices and not {chosen.split.ranks}")
+    if not found:
+        found.append("the devices compute smaller pieces, or unequal ones")
+    return found
+
+
+def _transfer_causes(two: _Compared) -> list[str]:
+    split, chosen, links = two.setup.split, two.chosen.split, two.links
     within, between = format_rate(links.within), format_rate(links.between)
-    if split.tp > links.per_host >= chosen.split.tp:
-        yield f"tensor groups of {split.tp} cross hosts: {between} instead of {within}"
-    if split.ep * split.tp > links.per_host >= chosen.split.ep * chosen.split.tp and split.ep > 1:
-        yield f"the experts' all-to-all over {split.ep} crosses hosts: {between} instead of {within}"
-    if 2 * split.ranks <= chosen.split.ranks:
-        yield f"it uses {split.ranks} devices, not {chosen.split.ranks}"
-    elif split.ranks < chosen.split.ranks and parts["compute"] > 0:
-        yield f"it leaves {chosen.split.ranks - split.ranks} more devices out"
-    if _RECOMPUTED[setup.recompute] > _RECOMPUTED[chosen.recompute] and parts["compute"] > 0:
-        yield f"{setup.recompute} recompute, where the chosen one has {chosen.recompute}"
-    if parts["wait"] > 0 and figures["bubble"] > best["bubble"]:
-        yield (
-            f"its {split.pp} stages wait {figures['bubble']:.1%} of the step and not {best['bubble']:.1%}"
-            f" ({setup.micro_batches} micro-batches)"
-        )
-    if parts["transfer"] > max(parts["compute"], parts["wait"], 0) and split.tp <= links.per_host:
-        yield f"it moves {figures['comm_bytes'] / max(1.0, best['comm_bytes']):.3g} × the bytes"
+    found = []
+    if split.tp > links.per_host >= chosen.tp:
+        instead = f": {between} instead of {within}" if links.per_host > 1 else f" ({between})"
+        found.append(f"tensor groups of {split.tp} cross hosts{instead}")
+    if split.ep > 1 and split.ep * split.tp > links.per_host >= chosen.ep * chosen.tp:
+        found.append(f"the experts' all-to-all over {split.ep} crosses hosts: {between} instead of {within}")
+    if not found:
+        times = two.figures["comm_bytes"] / max(1.0, two.best["comm_bytes"])
+        bytes_ = format_bytes(two.figures["comm_bytes"])
+        found.append(f"a device sends {bytes_} a step, {times:.3g} × as much" if times > 1 else "slower exchanges")
+    return found
 
 
+def _wait_causes(two: _Compared) -> list[str]:
+    share, other = (figures["wait_s"] / figures["step_s"] for figures in (two.figures, two.best))
+    setup = two.setup
+    if setup.split.pp == 1:
+        return []
+    count = f"{setup.micro_batches} micro-batch{'es' * (setup.micro_batches != 1)}"
+    return [
+        f"{setup.schedule} over {setup.split.pp} positions waits {share:.1%} of the step and not {other:.1%} ({count})"
+    ]
+
+
+_CAUSES = {"compute": _compute_causes, "transfer": _transfer_causes, "wait": _wait_causes}
 _RECOMPUTED = {"none": 0, "selective": 1, "full": 2}
 
 
 def _signed(seconds: float) -> str:
     return f"{'-' if seconds < 0 else '+'}{format_seconds(abs(seconds))}"
-
-
-def kind_words(setup: TrainingSetup) -> str:
-    """The kind with its schedule, where there is a pipeline: ``data + pipeline (zb-h1)``."""
-    kind = kind_of(setup.split)
-    return f"{kind} ({setup.schedule})" if setup.split.pp > 1 else kind

@@ -1,0 +1,148 @@
+"""One way to split in full: its cut, its bytes, and its seconds by the closed form, or by the replay of its order.
+
+Both are made up alike: what runs between the first forward and the last backward, by the closed form or the replay; the
+residue that perfect times for all actions leave out; and what follows (`TrainingModel.tail_s`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from plait.costs.training import TrainingModel, positions
+from plait.planner.balance import Weights, position_layers, stage_layers
+from plait.planner.cut import Cut
+from plait.planner.placement import cut_of
+from plait.planner.space import kind_of
+from plait.planner.step_times import Phases, hops, step_seconds
+from plait.planner.tables import early_layers
+from plait.plans.split import TrainingSetup
+from plait.schedules.training import V_SHAPED, compute_order
+from plait.simulator.waves import Run, replay
+
+
+@dataclass(frozen=True, slots=True)
+class Scored:
+    """A way to split with its seconds and bytes.
+
+    `figures` has the design's keys. Seconds and `comm_bytes` are of one device: the mean over the pipeline's positions,
+    so that compute, transfer and wait (residue included) add up to the step. `need_bytes`: a device of each position.
+    """
+
+    setup: TrainingSetup
+    cut: Cut
+    figures: dict[str, float]
+    need_bytes: tuple[int, ...]
+    simulated: bool = False
+
+    @property
+    def kind(self) -> str:
+        """The sort of split."""
+        return kind_of(self.setup.split)
+
+    @property
+    def step_s(self) -> float:
+        """Seconds of a step."""
+        return self.figures["step_s"]
+
+    @property
+    def rank(self) -> tuple[float, int, int, int]:
+        """Fastest first; of equals the fewest devices, the fewest stages, the least memory."""
+        split = self.setup.split
+        return self.step_s, split.ranks, split.pp * self.setup.virtual, max(self.need_bytes)
+
+
+def balanced(model: TrainingModel, setup: TrainingSetup) -> Cut:
+    """The cut of a setup whose slowest position is fastest, for this machine's seconds."""
+    times, layers, early = model.times(setup), model.spec.layers, early_layers(model.spec)
+
+    def total(row: Sequence[float]) -> float:
+        return row[0] + row[1] + row[2]
+
+    before, all_of = total(times.before[early]), total(times.before[-1])
+    layer = (all_of - before) / (layers - early)
+    first, last = total(times.first) + before - early * layer, total(times.last)
+    weights = Weights(*(np.float64(value) for value in (layer, first, last)))  # type: ignore[arg-type]
+    folded = setup.schedule in V_SHAPED
+    counts = position_layers(layers, setup.split.pp, setup.virtual, weights, folded)
+    return cut_of(stage_layers(counts, setup.virtual, folded))
+
+
+def closed(model: TrainingModel, setup: TrainingSetup) -> Scored:
+    """The closed form, on the balanced cut."""
+    cut = balanced(model, setup)
+    stages = model.stage_times(setup, cut)
+    count = len(positions(setup))
+    mean = Phases(*(np.float64(sum(column) / count) for column in zip(*stages, strict=True)))  # type: ignore[arg-type]
+    p, m, hop_s = np.float64(count), np.float64(setup.micro_batches), np.float64(model.hand_over_s(setup))
+    slowest = np.float64(_slowest_s(setup, stages))
+    running = step_seconds(setup.schedule, p, setup.virtual, m, slowest, mean, hop_s)  # type: ignore[arg-type]
+    return _scored(model, setup, cut, float(running))
+
+
+def simulated(model: TrainingModel, found: Sequence[Scored]) -> list[Scored]:
+    """The same, replayed: all orders together. Figures that rest on the seconds are the replay's."""
+    runs = [_run(model, one.setup, one.cut) for one in found]
+    made = []
+    for one, done in zip(found, replay(runs), strict=True):
+        made.append(replace(_scored(model, one.setup, one.cut, done.makespan_s), simulated=True))
+    return made
+
+
+def actions(setup: TrainingSetup) -> int:
+    """Computations of a step, over all positions: what a replay takes grows with them."""
+    kinds = 2 if setup.schedule in ("gpipe", "1f1b", "interleaved", "layerwise") else 3
+    return kinds * setup.micro_batches * setup.split.pp * setup.virtual
+
+
+def _run(model: TrainingModel, setup: TrainingSetup, cut: Cut) -> Run:
+    order = compute_order(setup.schedule, setup.split.pp, setup.virtual, setup.micro_batches)
+    forward, back, weight = zip(*model.stage_times(setup, cut), strict=True)
+    between = [model.hand_over_s(setup)] * (len(cut) - 1)
+    return Run(order, forward, back, weight, between, between)
+
+
+def _slowest_s(setup: TrainingSetup, stages: Sequence[tuple[float, float, float]]) -> float:
+    totals = [sum(one) for one in stages]
+    return max(sum(totals[stage] for stage in held) for held in positions(setup))
+
+
+def _scored(model: TrainingModel, setup: TrainingSetup, cut: Cut, running_s: float) -> Scored:
+    """The figures of a step that takes `running_s` from its first forward to its last backward."""
+    estimate, stages = model.estimate(setup, cut), model.stage_times(setup, cut)
+    split, count, hop_s = setup.split, setup.micro_batches, model.hand_over_s(setup)
+    busy_s = count * _slowest_s(setup, stages)
+    mean_s = count * sum(map(sum, stages)) / split.pp
+    after_s = model.tail_s(setup, cut) + model.profile.step_s
+    link_s = count * setup.virtual * hop_s if split.pp > 1 else 0.0
+    # a link that is busy for longer than the slowest position decides
+    running_s = max(running_s, link_s + busy_s / count if link_s else 0.0)
+    messages_s = min(max(_waited(setup) * hop_s, link_s - busy_s), running_s - mean_s) if link_s else 0.0
+    residue_s = model.profile.residue.get(setup.schedule, 0.0) * running_s if split.pp > 1 else 0.0
+    step_s = running_s + residue_s + after_s
+    # the estimate's transfer holds its own count of messages: all that is neither in stages nor after them
+    counted_s = estimate.compute_s + estimate.transfer_s - busy_s - after_s
+    compute_s = estimate.compute_s - (busy_s - mean_s)
+    transfer_s = max(0.0, estimate.transfer_s - counted_s) + messages_s
+    figures = {
+        "step_s": step_s,
+        "mfu": estimate.mfu * estimate.step_s / step_s,
+        "bubble": 1 - compute_s / step_s,
+        "comm_bytes": estimate.comm_bytes,
+        "compute_s": compute_s,
+        "transfer_s": transfer_s,
+        "wait_s": max(0.0, step_s - compute_s - transfer_s),
+        "peak_bytes": float(max(estimate.peak_bytes)),
+        "tokens_per_s": model.job.batch * model.job.sequence / step_s,
+    }
+    return Scored(setup, cut, figures, estimate.peak_bytes)
+
+
+def _waited(setup: TrainingSetup) -> float:
+    """Messages that a step waits for, one after another."""
+    if setup.schedule == "layerwise":
+        return 2.0 * (setup.split.pp * setup.virtual - 1) * setup.micro_batches
+    p, m = np.float64(setup.split.pp), np.float64(setup.micro_batches)
+    return float(hops(setup.schedule, p, setup.virtual, m))  # type: ignore[arg-type]

@@ -1,0 +1,328 @@
+"""The search for training on unequal machines: pipelines by the exact cut, their replicas, and equal devices alone.
+
+Searched are, for every micro-batch size and with no recompute or full:
+
+- pipelines of any devices, each a stage of its own, in any order over the directed links, slow ones left out: the exact
+  optimum of `planner.exact` for a full pipeline (the slowest stage or link decides), for any number of stages and for
+  each small number;
+- `dp` replicas of such a pipeline, where every sort of device can be dealt out evenly: they reduce their gradients over
+  the slowest link between two devices that hold the same stage;
+- the equal devices of each sort alone, by the whole search of equal clusters (tensor groups and experts too).
+
+Layers are cut as if every stage held as many micro-batches as the first one does; what is then needed is counted
+position by position. Tensor groups of unequal devices, and links that several pairs of devices share, are not
+looked at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from plait.costs.states import rank_parameters, state_bytes
+from plait.costs.training import TrainingModel
+from plait.errors import CapacityError
+from plait.planner.cut import Cut
+from plait.planner.exact import Problem, best_throughput
+from plait.planner.result import Candidate, Choice, DeviceMemory
+from plait.planner.space import TrainingLimits, divisors, kind_of, micro_batch_sizes
+from plait.planner.training_words import split_words
+from plait.planner.unequal_costs import Counted, Machines, Way, counted, sort_of
+from plait.plans.layout import Layout, Stage
+from plait.plans.split import Recompute, Split, TrainingSetup
+from plait.plans.training import TrainingPlan
+from plait.spec.cluster import Cluster, Device
+from plait.spec.job import TrainingJob
+from plait.spec.model import ModelSpec
+from plait.units import format_bytes, format_seconds
+
+_SMALL = 4
+"""Every number of stages up to this is tried: with few micro-batches a short pipeline wins."""
+_SIZES = (1, 2, 4, 8, 16)
+_SCHEDULES = ("1f1b", "zb-h1", "gpipe", "layerwise")
+_INFINITE = float("inf")
+
+
+def plan_unequal(spec: ModelSpec, cluster: Cluster, job: TrainingJob, *, top: int, limits: TrainingLimits) -> Choice:
+    """The best of all that the module's docstring names. Errors: CapacityError where nothing fits."""
+    machines = Machines(spec, job, cluster)
+    devices = list(cluster.devices)[: limits.devices]
+    found = [counted(machines, way) for way in _ways(machines, devices, limits)]
+    fitting = [one for one in found if one.over_bytes <= 0]
+    alone = list(_equal_alone(spec, cluster, devices, job, top, limits))
+    candidates = [_candidate(machines, one) for one in _distinct(fitting)]
+    there = {(one.devices, one.schedule, one.micro_batches) for one in candidates}
+    by_sort = [one for choice in alone for one in choice.candidates]
+    candidates += [one for one in by_sort if (one.devices, one.schedule, one.micro_batches) not in there]
+    if not candidates:
+        raise CapacityError(_nothing(machines, devices, found))
+    candidates.sort(key=lambda one: (one.predicted["step_s"], one.split.ranks))
+    return _choice(candidates, top)
+
+
+# what is looked at
+
+
+def _ways(machines: Machines, devices: Sequence[Device], limits: TrainingLimits) -> Iterator[Way]:
+    if limits.tp not in (None, 1) or limits.ep not in (None, 1):
+        return
+    recompute: list[Recompute] = [one for one in limits.recompute if one != "selective"] or ["none"]
+    seen: set[tuple[object, ...]] = set()
+    for replicas in _replicas(devices, machines.job.batch, limits):
+        groups = _dealt(devices, replicas)
+        share = machines.job.batch // replicas
+        for size in micro_batch_sizes(machines.job.sequence, limits):
+            if share % size or size not in (*_SIZES, limits.micro_batch):
+                continue
+            for again in recompute:
+                for schedule, order, cut in _pipelines(machines, groups, size, share // size, again, limits):
+                    way = _way(machines, groups, replicas, size, schedule, order, cut, again, limits)
+                    key = way.setup, way.cut, tuple(members[0].name for members in way.members)
+                    if key not in seen:
+                        seen.add(key)
+                        yield way
+
+
+def _replicas(devices: Sequence[Device], batch: int, limits: TrainingLimits) -> list[int]:
+    """Numbers of replicas for which every sort of device can be dealt out evenly."""
+    counts: dict[tuple[object, ...], int] = {}
+    for device in devices:
+        counts[sort_of(device)] = counts.get(sort_of(device), 0) + 1
+    fitting = [dp for dp in divisors(batch) if all(count % dp == 0 for count in counts.values())]
+    return [dp for dp in fitting if limits.dp in (None, dp)]
+
+
+def _dealt(devices: Sequence[Device], replicas: int) -> list[tuple[Device, ...]]:
+    """For each place in a replica the devices that take it: neighbours in the cluster, of one sort."""
+    sorts: dict[tuple[object, ...], list[Device]] = {}
+    for device in devices:
+        sorts.setdefault(sort_of(device), []).append(device)
+    groups = []
+    for members in sorts.values():
+        each = len(members) // replicas
+        groups += [tuple(members[place + each * replica] for replica in range(replicas)) for place in range(each)]
+    return groups
+
+
+def _pipelines(
+    machines: Machines,
+    groups: Sequence[tuple[Device, ...]],
+    size: int,
+    count: int,
+    recompute: Recompute,
+    limits: TrainingLimits,
+) -> Iterator[tuple[str, tuple[int, ...], Cut]]:
+    """Schedules with the machines of each stage in order and the cut, by the exact search."""
+    most = min(len(groups), machines.spec.layers)
+    numbers = [limits.pp] if limits.pp else [None, *range(1, min(most, _SMALL) + 1)]
+    for flying in sorted({min(count, most), 1}, reverse=True):
+        problem = _problem(machines, groups, size, recompute, flying)
+        for stages in numbers:
+            found = best_throughput(problem, stages)
+            if found is None:
+                continue
+            for schedule in _SCHEDULES:
+                if schedule in limits.schedules and (schedule == "layerwise") == (flying == 1 and count > 1):
+                    yield schedule, found.machines, found.cut
+
+
+def _problem(
+    machines: Machines, groups: Sequence[tuple[Device, ...]], size: int, recompute: Recompute, flying: int
+) -> Problem:
+    """The devices as machines of the exact search; of each group its first replica's links stand for all."""
+    setup = TrainingSetup(Split(), "1f1b", size, 1, 1, recompute, fused_attention=machines.job.attention == "fused")
+    firsts = [group[0] for group in groups]
+    models = [machines.model(device) for device in firsts]
+    times = [model.times(setup) for model in models]
+    kept = models[0].layer_bytes(setup)
+    spec = machines.spec
+
+    def total(row: Sequence[float]) -> float:
+        return row[0] + row[1] + row[2]
+
+    def states(first: int, end: int) -> float:
+        return state_bytes(rank_parameters(spec, [(first, end)]), models[0].recipe).total_bytes
+
+    held = [kept.before[layer + 1] - kept.before[layer] for layer in range(spec.layers)]
+    whole, inner = states(0, spec.layers), _inner_states(spec, models[0])
+    message = models[0].message_bytes(setup)
+    occupied, latency = _links(machines, firsts, message)
+    ends = (whole - sum(inner)) / 2
+    return Problem(
+        np.array([[total(b) - total(a) for a, b in zip(one.before, one.before[1:], strict=False)] for one in times]),
+        np.array([2 * model.profile.micro_batch_s for model in models]),
+        np.array([total(one.first) for one in times]),
+        np.array([total(one.last) for one in times]),
+        np.array([state + flying * one for state, one in zip(inner, held, strict=True)]),
+        np.full(len(firsts), kept.recomputed),
+        ends + flying * kept.first,
+        ends + kept.last,
+        np.array([float(device.memory_bytes) for device in firsts]),
+        occupied,
+        latency,
+        np.zeros_like(occupied),
+    )
+
+
+def _inner_states(spec: ModelSpec, model: TrainingModel) -> list[float]:
+    """Bytes of the states of each layer, without the model's ends."""
+    layers = spec.layers
+    whole = [state_bytes(rank_parameters(spec, [(layer, layer + 1)]), model.recipe) for layer in range(layers)]
+    found = [one.total_bytes for one in whole]
+    # the first and the last layer came with embedding and head: their neighbours' bytes are theirs
+    if layers > 2:
+        found[-1] = found[-2]
+        found[0] = found[1] if not (spec.experts and spec.experts.dense_layers == 1) else found[0]
+    return found
+
+
+def _links(machines: Machines, devices: Sequence[Device], message: float) -> tuple[np.ndarray, np.ndarray]:
+    """How long a message keeps the link, there or back (the slower), and how much later it is there [n, n]."""
+    count = len(devices)
+    occupied, latency = np.zeros((count, count)), np.zeros((count, count))
+    for i, one in enumerate(devices):
+        for j, other in enumerate(devices):
+            if i != j:
+                there, back = machines.link(one, other), machines.link(other, one)
+                occupied[i, j] = max(there.occupied_s(message), back.occupied_s(message))
+                latency[i, j] = max(there.latency_s, back.latency_s)
+    return occupied, latency
+
+
+def _way(
+    machines: Machines,
+    groups: Sequence[tuple[Device, ...]],
+    replicas: int,
+    size: int,
+    schedule: str,
+    order: Sequence[int],
+    cut: Cut,
+    recompute: Recompute,
+    limits: TrainingLimits,
+) -> Way:
+    count = machines.job.batch // replicas // size
+    zero = 1 if replicas > 1 and 1 in limits.zero else 0
+    name = "1f1b" if len(cut) == 1 else schedule
+    fused = machines.job.attention == "fused"
+    setup = TrainingSetup(Split(replicas, len(cut)), name, size, count, 1, recompute, zero, fused_attention=fused)
+    return Way(setup, tuple(groups[place] for place in order), cut)
+
+
+def _equal_alone(
+    spec: ModelSpec, cluster: Cluster, devices: Sequence[Device], job: TrainingJob, top: int, limits: TrainingLimits
+) -> Iterator[Choice]:
+    """The search of equal clusters over the devices of each sort alone, where that is one."""
+    from plait.planner.training import plan_training
+
+    for sort in dict.fromkeys(map(sort_of, devices)):
+        few = tuple(device for device in devices if sort_of(device) == sort)
+        if len(few) == len(devices):
+            continue
+        inside = {device.name for device in few} | {device.host for device in few}
+        hosts = tuple(host for host in cluster.hosts if any(device.host == host.name for device in few))
+        links = tuple(link for link in cluster.links if {link.source, link.target} <= inside)
+        try:
+            yield plan_training(
+                spec, Cluster(hosts, few, links, cluster.network), job, top=top, limits=replace(limits, devices=None)
+            )
+        except CapacityError:
+            continue
+
+
+# the answer
+
+
+def _distinct(found: Sequence[Counted]) -> list[Counted]:
+    """The best of every pipeline: the same devices and schedule with another micro-batch or recompute are one."""
+    best: dict[tuple[object, ...], Counted] = {}
+    for one in sorted(found, key=lambda one: one.figures["step_s"]):
+        names = tuple(members[0].name for members in one.way.members)
+        best.setdefault((names, one.way.setup.split, one.way.setup.schedule), one)
+    return list(best.values())
+
+
+def _candidate(machines: Machines, one: Counted) -> Candidate:
+    way, setup = one.way, one.way.setup
+    stages = []
+    for place, (members, layers) in enumerate(zip(way.members, way.cut, strict=True)):
+        ranks = tuple(range(place * len(members), (place + 1) * len(members)))
+        names = tuple(device.name for device in members)
+        dtype = machines.job.dtype
+        stages.append(Stage(layers, ranks, dtype, dtype, host=members[0].host, devices=names))
+    axes = {"dp": setup.split.dp, "pp": setup.split.pp, "tp": 1}
+    plan = TrainingPlan(
+        machines.spec.name,
+        Layout(axes, tuple(stages), max(2, 2 * setup.split.pp)),
+        setup,
+        machines.job.batch,
+        machines.job.sequence,
+        split_words(setup),
+    )
+    return Candidate(
+        kind=kind_of(setup.split),
+        split=setup.split,
+        cut=way.cut,
+        devices=tuple(stage.devices for stage in stages),
+        schedule=setup.schedule,
+        micro_batches=setup.micro_batches,
+        recompute=setup.recompute,
+        zero=setup.zero,
+        predicted=one.figures,
+        memory=tuple(
+            DeviceMemory(members[0].name, need, members[0].memory_bytes)
+            for members, need in zip(way.members, one.need_bytes, strict=True)
+        ),
+        plan=plan,
+        simulated=True,
+        note="; ".join(dict.fromkeys(machines.model(members[0]).note for members in way.members)),
+    )
+
+
+def _choice(candidates: Sequence[Candidate], top: int) -> Choice:
+    chosen = candidates[0]
+    kinds = {chosen.kind: chosen}
+    for one in candidates:
+        kinds.setdefault(one.kind, one)
+    shown = list(candidates[:top])
+    shown += [one for one in kinds.values() if one not in shown]
+    others = [replace(one, loses=_loses(chosen, one)) for one in shown[1:]]
+    second = next((one for one in others if one.kind != chosen.kind), None)
+    reason = f"{chosen.plan.reason} on {_names(chosen)}: predicted {format_seconds(chosen.predicted['step_s'])} a step"
+    if second is not None:
+        reason += f"; the best of another kind, {second.kind}, takes {format_seconds(second.predicted['step_s'])}"
+    return Choice("step", chosen, (chosen, *others), (), (), reason)
+
+
+def _loses(chosen: Candidate, one: Candidate) -> str:
+    more = {
+        name: one.predicted[f"{name}_s"] - chosen.predicted[f"{name}_s"] for name in ("compute", "transfer", "wait")
+    }
+    by = max(more, key=lambda name: more[name])
+    step = one.predicted["step_s"] - chosen.predicted["step_s"]
+    return f"{_names(one)}: +{format_seconds(max(0.0, step))} a step, most of it {by}"
+
+
+def _names(one: Candidate) -> str:
+    names = list(dict.fromkeys(name for stage in one.devices for name in stage))
+    shown = ", ".join(names[:6])
+    return shown if len(names) <= 6 else f"{shown} and {len(names) - 6} more"
+
+
+def _nothing(machines: Machines, devices: Sequence[Device], found: Sequence[Counted]) -> str:
+    spec = machines.spec
+    free = sum(device.memory_bytes for device in devices)
+    need = state_bytes(rank_parameters(spec, [(0, spec.layers)]), machines.model(devices[0]).recipe).total_bytes
+    words = (
+        f"{spec.name} does not fit on these {len(devices)} devices: weights, gradients and optimizer states alone take "
+        f"{format_bytes(need)}, all devices together have {format_bytes(free)}"
+    )
+    if need > free:
+        return f"{words}, {format_bytes(need - free)} are missing"
+    if not found:
+        return f"{words}, but no cut puts them where the memory is, beside what a micro-batch leaves"
+    near = min(found, key=lambda one: one.over_bytes)
+    return (
+        f"{words}; the nearest way misses {format_bytes(near.over_bytes)} on a device ({split_words(near.way.setup)})"
+    )
