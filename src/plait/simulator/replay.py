@@ -6,6 +6,8 @@ same times. Only computations that share a host need one clock (module `sharing`
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from plait.costs.protocol import SLEEPS_AFTER_S, Costs, Running
 from plait.errors import PlanError
 from plait.plans.layout import Layout
@@ -30,15 +32,11 @@ class Replay:
     def run(self) -> None:
         """Replay all lanes to their ends. Errors: PlanError where they get stuck."""
         woken = self._woken = [lane for lanes in self._lowering.lanes for lane in lanes]
+        advance = {id(lane): self._advance(lane) for lane in woken}
         while True:
             while woken:
                 lane = woken.pop()
-                if lane.moves:
-                    self._move(lane)
-                elif lane.works and self._hosts[lane.position] is not None and lane is self._computing(lane):
-                    self._share(lane)
-                else:
-                    self._work(lane)
+                advance[id(lane)](lane)
             ended = self._shared.next_end()
             if ended is None:
                 break
@@ -52,8 +50,12 @@ class Replay:
                 self._wake(lane)
         self._require_done()
 
-    def _computing(self, lane: LaneState) -> LaneState:
-        return self._lowering.lanes[lane.position][0]
+    def _advance(self, lane: LaneState) -> Callable[[LaneState], None]:
+        """How the lane goes on."""
+        if lane.moves:
+            return self._move
+        computes = lane is self._lowering.lanes[lane.position][0]
+        return self._share if computes and self._hosts[lane.position] is not None else self._work
 
     def _shared_hosts(self) -> list[Host | None]:
         """Per position its host, where other positions compute on it too."""

@@ -9,13 +9,14 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from operator import attrgetter
 
 from plait.costs.protocol import Running
 
 Speeds = Callable[[tuple[Running, ...]], tuple[float, ...]]
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Job:
     running: Running
     start_s: float
@@ -33,31 +34,39 @@ class Host:
 
     def begin(self, now_s: float, running: Running, alone_s: float) -> None:
         """A stage begins a computation of `alone_s` seconds."""
+        self.version += 1
         self.jobs.append(_Job(running, now_s, now_s + alone_s))
-        self.jobs.sort(key=lambda job: job.running.stage)
-        self._change(now_s)
+        if len(self.jobs) > 1:
+            self.jobs.sort(key=_stage_of)
+            self._change(now_s)
 
     def first(self) -> _Job | None:
         """The job that ends first; of several, the lowest stage's."""
-        return min(self.jobs, key=lambda job: job.end_s, default=None)
+        jobs = self.jobs
+        if len(jobs) < 2:
+            return jobs[0] if jobs else None
+        return min(jobs, key=_end_of)
 
     def end_first(self) -> _Job:
         """Take out the job that ends first."""
         job = self.first()
         assert job is not None
+        self.version += 1
         self.jobs.remove(job)
-        self._change(job.end_s)
+        if self.jobs:
+            self._change(job.end_s)
         return job
 
     def _change(self, now_s: float) -> None:
-        self.version += 1
-        if not self.jobs:
-            return
         speeds = self.speeds(tuple([job.running for job in self.jobs]))
         for job, speed in zip(self.jobs, speeds, strict=True):
             if speed != job.speed:
                 job.end_s = now_s + (job.end_s - now_s) * job.speed / speed
                 job.speed = speed
+
+
+_stage_of = attrgetter("running.stage")
+_end_of = attrgetter("end_s")
 
 
 class SharedHosts:
