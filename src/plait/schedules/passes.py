@@ -18,13 +18,18 @@ def add_activations(positions: Positions) -> Positions:
             action
             for forward in actions
             for action in (
-                *([forward._replace(kind=Kind.RECEIVE_FORWARD)] if stage > 0 else []),
+                *([_same(forward, Kind.RECEIVE_FORWARD)] if stage > 0 else []),
                 forward,
-                *([forward._replace(kind=Kind.SEND_FORWARD)] if stage < last else []),
+                *([_same(forward, Kind.SEND_FORWARD)] if stage < last else []),
             )
         )
         for stage, actions in enumerate(positions)
     )
+
+
+def _same(forward: Action, kind: Kind) -> Action:
+    """Another kind of the same micro-batch; made so, and not by `_replace`, since it is done for every message."""
+    return Action(forward.round, forward.stage, kind, forward.micro_batch)
 
 
 def add_token_sends(positions: Positions, sent: Sequence[int]) -> Positions:
@@ -34,7 +39,7 @@ def add_token_sends(positions: Positions, sent: Sequence[int]) -> Positions:
     for action in last:
         with_sends.append(action)
         if action.kind is Kind.FORWARD and action.micro_batch in sent:
-            with_sends.append(action._replace(kind=Kind.SEND_TOKENS))
+            with_sends.append(_same(action, Kind.SEND_TOKENS))
     return (*before, tuple(with_sends))
 
 
