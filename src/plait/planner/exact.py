@@ -13,16 +13,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import pairwise
 from math import prod
 
 import numpy as np
 
 from plait.planner.cut import Cut
 from plait.planner.exact_latency import latency
-from plait.planner.exact_tables import Assignment, Problem, Tables, tables
+from plait.planner.exact_tables import Assignment, Problem, Tables, best_cut, tables
 from plait.planner.exact_throughput import throughput
 
-__all__ = ["Assignment", "Problem", "best_latency", "best_throughput"]
+__all__ = ["Assignment", "Problem", "best_in_order", "best_latency", "best_throughput"]
 
 _THROUGHPUT_SETS = 2**16
 _LATENCY_SETS = 2**12
@@ -35,8 +36,8 @@ def best_throughput(problem: Problem, stages: int | range | None = None) -> Assi
     """The assignment whose slowest stage or link takes the least seconds: its rate is 1 ÷ `value_s`.
 
     `stages`: how many, or a range of them; None: any number. None where the model does not fit. Among equals the fewest
-    machines, then the least sum of the stages' squares. A token's way back to the first stage is not counted: it is a few
-    bytes.
+    machines, then the least sum of the stages' squares. A token's way back to the first stage, a few bytes, is not
+    counted.
     """
     return _best(problem, stages, throughput, _THROUGHPUT_SETS)
 
@@ -105,3 +106,28 @@ def _only(problem: Problem, machines: tuple[int, ...]) -> Problem:
         latency_s=problem.latency_s[square],
         back_s=problem.back_s[square],
     )
+
+
+def best_in_order(problem: Problem) -> Assignment | None:
+    """The cut with the least slowest stage or link where every machine is used, in the order in which they stand.
+
+    None where the model does not fit. Among equals the least sum of the stages' squares.
+    """
+    table, stages = tables(problem), problem.machines
+    place = {machine: index for index, members in enumerate(table.members) for machine in members}
+    order = [place[machine] for machine in range(stages)]
+    if stages > table.layers:
+        return None
+    slowest = table.first[order[0]] if stages > 1 else np.full(table.layers + 1, table.both[order[0]])
+    for at, one in enumerate(order[1:], start=2):
+        stage = table.middle[one]
+        if at == stages:
+            stage = np.full_like(stage, np.inf)
+            stage[:, -1] = table.last[one]
+        slowest = np.maximum(slowest[:, None], stage).min(axis=0)
+    limit_s = float(slowest[-1])
+    if not np.isfinite(limit_s):
+        return None
+    links_s = (float(table.occupied[one, other]) for one, other in pairwise(order))
+    cut = best_cut(table, order, limit_s, by_total=False)
+    return Assignment(tuple(range(stages)), cut, max([limit_s, *links_s]), True)

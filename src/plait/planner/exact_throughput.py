@@ -63,11 +63,13 @@ def _least(values: Floats, order_at: Callable[[float], Order | None]) -> tuple[i
 
 
 def _values(table: Tables) -> Floats:
-    """Everything that can be the slowest, ascending."""
+    """Everything that can be the slowest, ascending; of what differs by rounding alone the largest."""
     parts = (table.middle, table.first, table.last, table.both, table.occupied)
     values = np.unique(np.concatenate([part.ravel() for part in parts]))
     finite: Floats = values[np.isfinite(values)]
-    return finite
+    apart = np.append(finite[1:] > finite[:-1] * (1 + 1e-12), True)
+    kept: Floats = finite[apart[: len(finite)]]
+    return kept
 
 
 @dataclass(eq=False)

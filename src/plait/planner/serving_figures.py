@@ -1,0 +1,268 @@
+"""What one way to split a generation takes: closed forms for all, the simulator for the best; the same keys from both.
+
+Seconds of decoding are of a round: one token for every request. `compute_s`, `transfer_s` and `wait_s` are what a rank
+does in it on average, and `comm_bytes` what all ranks send.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+from plait.planner.cut import Cut
+from plait.planner.serving_units import Demand, StageTime, Unit, World
+from plait.plans.layout import Layout, Stage
+from plait.plans.plan import GRID, Plan
+from plait.plans.round import MicroBatch, Round, Row
+from plait.plans.rules import TOKEN_BYTES
+from plait.plans.split import Split
+from plait.schedules.batching import deal
+from plait.schedules.forecast import forecast_rounds
+from plait.schedules.generation import LAYERWISE, make_round
+from plait.simulator.simulate import simulate
+from plait.timeline.compare import summarise
+from plait.timeline.metrics import generation_metrics
+
+LEAST_CAPACITY = 4
+"""Messages that a link holds: enough that a stage which runs ahead does not keep its messages back."""
+
+_ROUNDS = 12
+_PROMPTS = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """One way to split: the units of each replica's stages, the cut, and how requests go through them.
+
+    `users`: requests of one replica, in `micro_batches` parts. `alike`: all replicas are like the first one.
+    """
+
+    replicas: tuple[tuple[Unit, ...], ...]
+    cut: Cut
+    schedule: str
+    micro_batches: int
+    users: int
+    chunk: int
+    alike: bool = False
+
+    @property
+    def split(self) -> Split:
+        """Sizes of the axes."""
+        return Split(dp=len(self.replicas), pp=len(self.cut), tp=len(self.replicas[0][0].devices))
+
+    @property
+    def rows(self) -> int:
+        """Requests of the largest micro-batch."""
+        return -(-self.users // self.micro_batches)
+
+    def demand(self, world: World) -> Demand:
+        """What goes through each replica."""
+        return Demand(self.rows, self.users, world.middle, self.chunk, world.job.positions)
+
+
+def micro_batch(rows: int, position: int) -> MicroBatch:
+    """So many requests, each one token further."""
+    return MicroBatch(tuple(Row(one, one, position, 1, True) for one in range(rows)))
+
+
+def _stage(world: World, way: Way, index: int, work: MicroBatch) -> StageTime:
+    """On the slowest replica."""
+    replicas = way.replicas[:1] if way.alike else way.replicas
+    units = {world.stand_in(replica[index]) for replica in replicas}
+    return max((_on_unit(world, unit, way.cut[index], work) for unit in units), key=lambda one: one.seconds)
+
+
+def _on_unit(world: World, unit: Unit, layers: tuple[int, int], work: MicroBatch) -> StageTime:
+    sorts = tuple(sorted(Counter(world.alike[slice(*layers)]).items()))
+    ends = layers[0] == 0, layers[1] == world.spec.layers
+    key = unit, sorts, ends, len(work.rows), work.rows[0][2:]
+    known = world.known.get(key)
+    if known is None:
+        exchange = world.model.stage_exchange(unit.devices, layers, work)
+        seconds = world.model.stage_s(unit.devices, layers, work, unit.shares)
+        known = world.known[key] = StageTime(seconds, exchange.seconds, exchange.sent_bytes * len(unit.devices))
+    return known
+
+
+def figures(world: World, way: Way) -> dict[str, float]:
+    """The design's keys by closed forms.
+
+    A round takes m × the slowest stage or link, and never less than one micro-batch takes through all stages and back.
+    """
+    sizes = [len(part) for part in deal([micro_batch(1, 0).rows[0]] * way.users, way.micro_batches)]
+    works = {size: micro_batch(size, round(world.middle)) for size in set(sizes)}
+    stages = [{size: _stage(world, way, index, work) for size, work in works.items()} for index in range(len(way.cut))]
+    links = [world.link(one, other) for one, other in pairwise(way.replicas[0])]
+    item = world.spec.hidden * world.model.sizes.item_bytes
+    largest = max(sizes)
+    path_s = sum(stage[largest].seconds for stage in stages)
+    path_s += sum(link.transfer_s(largest * item) for link in links)
+    if len(stages) > 1:
+        path_s += world.link(way.replicas[0][-1], way.replicas[0][0]).transfer_s(largest * TOKEN_BYTES)
+    busy_s = [sum(stage[size].seconds for size in sizes) for stage in stages]
+    link_s = [sum(link.occupied_s(size * item) for size in sizes) for link in links]
+    round_s = path_s if way.schedule == LAYERWISE else max(path_s, *busy_s, *link_s)
+    exchange_s = sum(stage[size].exchange_s for stage in stages for size in sizes)
+    compute_s = (sum(busy_s) - exchange_s) / len(stages)
+    transfer_s = (exchange_s + sum(link_s)) / len(stages)
+    ranks = len(way.replicas[0][0].devices)
+    sent = sum(stage[size].sent_bytes for stage in stages for size in sizes)
+    sent += sum(sizes) * (len(links) * item + TOKEN_BYTES * (len(stages) > 1)) * ranks
+    first_s, each_s = _prefill(world, way)
+    return _keys(world, way, round_s, compute_s, transfer_s, sent, first_s, each_s)
+
+
+def _keys(
+    world: World,
+    way: Way,
+    round_s: float,
+    compute_s: float,
+    transfer_s: float,
+    sent_bytes: float,
+    first_s: float,
+    each_s: float,
+) -> dict[str, float]:
+    """`first_s`: until the first request's first token; `each_s`: from one request's to the next one's."""
+    job, copies = world.job, len(way.replicas)
+    everyone, prefilled_s = way.users * copies, first_s + (way.users - 1) * each_s
+    return {
+        "ttft_s": first_s + (way.users - 1) / 2 * each_s,
+        "prefill_tokens_per_s": everyone * job.prompt_tokens / prefilled_s,
+        "decode_tokens_per_s": everyone / round_s,
+        "tokens_per_s": everyone * job.max_tokens / (prefilled_s + (job.max_tokens - 1) * round_s),
+        "time_per_token_s": round_s,
+        "bubble": max(0.0, 1 - compute_s / round_s),
+        "comm_bytes": sent_bytes * copies,
+        "compute_s": compute_s,
+        "transfer_s": transfer_s,
+        "wait_s": max(0.0, round_s - compute_s - transfer_s),
+        "peak_bytes": float(max(max(one) for one in memory(world, way))),
+    }
+
+
+def memory(world: World, way: Way) -> list[list[int]]:
+    """Bytes that each device of each stage must hold."""
+    demand = way.demand(world)
+    return [world.need_bytes(unit, layers, demand) for unit, layers in zip(way.replicas[0], way.cut, strict=True)]
+
+
+def fits(world: World, way: Way) -> bool:
+    """Every device of every replica can hold its part."""
+    needs = memory(world, way)
+    return all(
+        need <= free
+        for units in (way.replicas[:1] if way.alike else way.replicas)
+        for unit, of_stage in zip(units, needs, strict=True)
+        for need, free in zip(of_stage, world.free_bytes(unit), strict=True)
+    )
+
+
+def _prefill(world: World, way: Way) -> tuple[float, float]:
+    """Seconds to the first request's first token, and between the first tokens of one request and the next."""
+    job, item = world.job, world.spec.hidden * world.model.sizes.item_bytes
+    starts = range(0, job.prompt_tokens, way.chunk)
+    chunks = [
+        Row(0, 0, at, min(way.chunk, job.prompt_tokens - at), at + way.chunk >= job.prompt_tokens) for at in starts
+    ]
+    works = [MicroBatch((row,)) for row in chunks]
+    stages = [[_stage(world, way, index, work).seconds for work in works] for index in range(len(way.cut))]
+    links = [world.link(one, other) for one, other in pairwise(way.replicas[0])]
+    back = world.link(way.replicas[0][-1], way.replicas[0][0]) if links else None
+    if way.schedule == LAYERWISE:
+        first_s = sum(map(sum, stages)) + sum(link.transfer_s(work.tokens * item) for link in links for work in works)
+        first_s += sum(back.transfer_s(work.sampled * TOKEN_BYTES) for work in works) if back else 0.0
+        return first_s, first_s
+    ends = [0.0] * len(stages)
+    for number, work in enumerate(works):
+        there = 0.0
+        for index, stage in enumerate(stages):
+            ends[index] = max(ends[index], there) + stage[number]
+            there = ends[index] + (links[index].transfer_s(work.tokens * item) if index < len(links) else 0.0)
+    moved_s = [sum(link.occupied_s(work.tokens * item) for work in works) for link in links]
+    return ends[-1] + (back.transfer_s(TOKEN_BYTES) if back else 0.0), max(*map(sum, stages), *moved_s, 0.0)
+
+
+def plan_of(world: World, way: Way, reason: str = "") -> Plan:
+    """The plan of a way. Ranks of a stage: replica by replica, each one's tensor group."""
+    return Plan(
+        world.spec.name,
+        _layout(world, way),
+        way.schedule,
+        way.micro_batches,
+        way.chunk,
+        world.job.positions,
+        way.users,
+        reason,
+    )
+
+
+def _layout(world: World, way: Way) -> Layout:
+    stages, first = [], 0
+    for index, layers in enumerate(way.cut):
+        devices = tuple(name for units in way.replicas for name in units[index].devices)
+        ranks = tuple(range(first, first + len(devices)))
+        first += len(devices)
+        host = world.devices[devices[0]].host
+        model, shares = world.model, way.replicas[0][index].shares
+        stages.append(Stage(layers, ranks, model.dtype, model.weights, host=host, devices=devices, shares=shares))
+    split = way.split
+    axes = {"dp": split.dp, "pp": split.pp, "tp": split.tp}
+    return Layout(axes, tuple(stages), max(LEAST_CAPACITY, 2 * way.micro_batches))
+
+
+def simulated(world: World, way: Way) -> Mapping[str, float]:
+    """The design's keys by the simulator: some rounds in the middle of the answers, and the first prompts.
+
+    One replica is simulated, the slowest of them; the others do the same.
+    """
+    one = replace(way, replicas=(_slowest(world, way),))
+    plan, costs = plan_of(world, one), world.model.costs()
+    rounds = _decoding(plan, round(world.middle), _ROUNDS)
+    timeline = simulate(plan.layout, rounds, costs, world.spec)
+    found, shares = generation_metrics(timeline, rounds), summarise(timeline).whole
+    each = plan.layout.ranks * _ROUNDS
+    prompts = [world.job.prompt_tokens] * min(_PROMPTS, way.users)
+    forecast = forecast_rounds(replace(plan, slots=len(prompts)), prompts, 1)
+    firsts_s = generation_metrics(simulate(plan.layout, forecast, costs, world.spec), forecast)["ttft_s"]
+    first_s, each_s = _prefill(world, one)
+    closed_s = first_s + (len(prompts) - 1) / 2 * each_s
+    scale = firsts_s / closed_s if closed_s > 0 else 1.0
+    return _keys(
+        world,
+        way,
+        found["time_per_token_s"],
+        shares.compute_s / each,
+        shares.transfer_s / each,
+        found["comm_bytes"] / _ROUNDS,
+        first_s * scale,
+        each_s * scale,
+    )
+
+
+def _slowest(world: World, way: Way) -> tuple[Unit, ...]:
+    if len(way.replicas) == 1 or way.alike:
+        return way.replicas[0]
+    alone = [replace(way, replicas=(units,)) for units in way.replicas]
+    return max(alone, key=lambda one: figures(world, one)["time_per_token_s"]).replicas[0]
+
+
+def _decoding(plan: Plan, position: int, count: int) -> list[Round]:
+    """Rounds of one token for every request, as they follow each other."""
+    rounds: list[Round] = []
+    for number in range(count):
+        rows = [Row(one, one, position + number, 1, True) for one in range(plan.slots)]
+        work = tuple(MicroBatch(tuple(part)) for part in deal(rows, plan.micro_batches))
+        carried = rounds[-1].carried_out if rounds else ()
+        rounds.append(make_round(number, len(plan.layout.stages), work, carried, plan.schedule))
+    stages = len(plan.layout.stages)
+    if rounds[-1].carried_out:
+        rounds.append(make_round(count, stages, (), rounds[-1].carried_out, plan.schedule))
+    return rounds
+
+
+def chunks(prompt_tokens: int, most: int) -> Sequence[int]:
+    """Sizes of a prompt's pieces worth a look, on the grid that keeps shapes the same: the largest first."""
+    whole = -(-prompt_tokens // GRID) * GRID
+    return sorted({min(whole, most, size) for size in (most, 512, 128)}, reverse=True)

@@ -1,0 +1,245 @@
+"""What holds a stage in generation: one device or a tensor group, with seconds and bytes as the exact search wants."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+
+from plait.costs.protocol import FREE, LinkCost
+from plait.costs.serving import ServingModel
+from plait.planner.capacity import PROCESS_BYTES
+from plait.planner.exact import Problem
+from plait.plans.rules import TOKEN_BYTES
+from plait.spec.cluster import Cluster, Device
+from plait.spec.job import Job
+from plait.spec.model import ModelSpec
+from plait.spec.tensors import has_experts
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """The devices of a stage, and the query heads that each holds; no shares: as even as they divide."""
+
+    devices: tuple[str, ...]
+    shares: tuple[int, ...] = ()
+
+    def parts(self, spec: ModelSpec) -> tuple[float, ...]:
+        """The part of a layer that each device holds."""
+        if not self.shares:
+            return (1 / len(self.devices),) * len(self.devices)
+        return tuple(heads / spec.heads for heads in self.shares)
+
+
+@dataclass(frozen=True, slots=True)
+class Demand:
+    """What goes through one pipeline at a time.
+
+    `rows`: requests of the largest micro-batch that decodes; `cached`: positions before the one that they compute.
+    `slots`: requests whose caches are held. `chunk`: positions of a prompt that are computed together.
+    """
+
+    rows: int
+    slots: int
+    cached: float
+    chunk: int
+    context: int
+
+
+class StageTime(NamedTuple):
+    """Seconds of a stage for one micro-batch, of which some are exchanged, and the bytes that its ranks send for it."""
+
+    seconds: float
+    exchange_s: float
+    sent_bytes: float
+
+
+@dataclass(frozen=True)
+class World:
+    """Model, cluster and job, and what they cost: what every part of the search asks."""
+
+    spec: ModelSpec
+    cluster: Cluster
+    job: Job
+    model: ServingModel
+
+    @cached_property
+    def devices(self) -> dict[str, Device]:
+        """By name."""
+        return {device.name: device for device in self.cluster.devices}
+
+    @cached_property
+    def equal_hosts(self) -> int | None:
+        """Devices of every host, where all devices are equal and one network joins them; None where they are not."""
+        if self.cluster.network is None or self.cluster.links:
+            return None
+        hosts = Counter(device.host for device in self.cluster.devices)
+        sorts = {self.signature(name) for name in self.devices}
+        sizes = set(hosts.values())
+        return sizes.pop() if len(sorts) == len(sizes) == 1 else None
+
+    @cached_property
+    def by_host(self) -> dict[str, list[str]]:
+        """Names of every host's devices."""
+        hosts: dict[str, list[str]] = {}
+        for device in self.cluster.devices:
+            hosts.setdefault(device.host, []).append(device.name)
+        return hosts
+
+    def stand_in(self, unit: Unit) -> Unit:
+        """A unit that costs the same: one for all of a size where hosts are equal."""
+        if self.equal_hosts is None:
+            return unit
+        ordered = self.cluster.devices[: len(unit.devices)]
+        return Unit(tuple(device.name for device in ordered), unit.shares)
+
+    @cached_property
+    def alike(self) -> tuple[int, ...]:
+        """For every layer the first one that costs the same."""
+        first: dict[tuple[bool, int | None], int] = {}
+        windows = self.spec.windows
+        return tuple(
+            first.setdefault((has_experts(self.spec, layer), windows[layer] if layer < len(windows) else None), layer)
+            for layer in range(self.spec.layers)
+        )
+
+    @cached_property
+    def known(self) -> dict[object, StageTime]:
+        """What stages take, once it was asked for."""
+        return {}
+
+    @property
+    def middle(self) -> float:
+        """Positions that a request has cached in the middle of its answer."""
+        return self.job.prompt_tokens + self.job.max_tokens / 2
+
+    def signature(self, name: str) -> tuple[object, ...]:
+        """Devices with equal ones are equally fast and large."""
+        device = self.devices[name]
+        return device.memory_bytes, tuple(sorted(device.flops.items())), device.memory_bandwidth, device.profile
+
+    def link(self, source: Unit, to: Unit) -> LinkCost:
+        """The slowest of the links that join two units, rank by rank."""
+        pairs = {self._ends(one, other) for one, other in zip(source.devices, to.devices, strict=False)}
+        links = [self.model.wires.link(one, other) for one, other in pairs if one != other]
+        latency_s = max((link.latency_s for link in links), default=0.0)
+        return LinkCost(latency_s, min((link.bandwidth for link in links), default=np.inf))
+
+    def _ends(self, source: str, to: str) -> tuple[str, str]:
+        """Two devices that are joined as these are: the first such pair where hosts are equal."""
+        if self.equal_hosts is None or source == to:
+            return source, to
+        same = self.devices[source].host == self.devices[to].host
+        return self.cluster.devices[0].name, self.cluster.devices[1 if same else self.equal_hosts].name
+
+    def layer_bytes(self, part: float, demand: Demand) -> list[float]:
+        """Weights and cache of every layer, on a device that holds `part` of it."""
+        model = self.model
+        known = {
+            layer: model.weight_bytes(layer, part) + model.kv_bytes(layer, demand.slots, demand.context, part)
+            for layer in set(self.alike)
+        }
+        return [known[layer] for layer in self.alike]
+
+    def fixed_bytes(self, part: float, demand: Demand) -> float:
+        """Workspace and process, which every stage takes beside its layers."""
+        return self.model.workspace_bytes(self._at_once(demand), 0, demand.context, part) + PROCESS_BYTES
+
+    def last_bytes(self, part: float, demand: Demand) -> float:
+        """The head, and the workspace of its logits."""
+        workspace = self.model.workspace_bytes
+        tokens = self._at_once(demand)
+        logits = workspace(tokens, demand.rows, demand.context, part) - workspace(tokens, 0, demand.context, part)
+        return self.model.last_bytes(part) + logits
+
+    def _at_once(self, demand: Demand) -> int:
+        return max(demand.rows, min(demand.chunk, demand.context))
+
+    def need_bytes(self, unit: Unit, layers: tuple[int, int], demand: Demand) -> list[int]:
+        """What each device of a stage must hold."""
+        needs = []
+        for part in unit.parts(self.spec):
+            need = self.fixed_bytes(part, demand) + sum(self.layer_bytes(part, demand)[slice(*layers)])
+            if layers[0] == 0:
+                need += self.model.first_bytes(part)
+            if layers[1] == self.spec.layers:
+                need += self.last_bytes(part, demand)
+            needs.append(round(need))
+        return needs
+
+    def free_bytes(self, unit: Unit) -> list[int]:
+        """What each device of a stage has."""
+        return [self.devices[name].memory_bytes for name in unit.devices]
+
+
+def problem(
+    world: World, units: Sequence[Unit], demand: Demand, *, prefill: bool = False, in_order: bool = False
+) -> Problem:
+    """The exact search's problem: decoding a micro-batch, or one chunk of a prompt (`prefill`), on these units.
+
+    A unit takes as long, and is as full, as the worst of its devices; bytes are relative to what that one has.
+    `in_order`: only links from each unit to the next are wanted.
+    """
+    chunk = min(demand.chunk, world.job.prompt_tokens)
+    tokens, rows = (chunk, 1) if prefill else (demand.rows, demand.rows)
+    cached = max(0.0, (world.job.prompt_tokens - chunk) / 2) if prefill else demand.cached
+    sorts = [world.stand_in(unit) for unit in units]
+    times = {unit: _seconds(world, unit, tokens, rows, cached) for unit in set(sorts)}
+    bytes_ = {unit: _held(world, unit, demand) for unit in set(sorts)}
+    seconds, held = [times[unit] for unit in sorts], [bytes_[unit] for unit in sorts]
+    links = [
+        [world.link(one, other) if not in_order or at - before == 1 else FREE for at, other in enumerate(units)]
+        for before, one in enumerate(units)
+    ]
+    item = tokens * world.spec.hidden * world.model.sizes.item_bytes
+    latency_s = np.array([[link.latency_s for link in row] for row in links])
+    return Problem(
+        layer_s=np.array([one[0] for one in seconds]),
+        fixed_s=np.array([one[1] for one in seconds]),
+        first_s=np.array([one[2] for one in seconds]),
+        last_s=np.array([one[3] for one in seconds]),
+        layer_bytes=np.array([one[0] for one in held]),
+        fixed_bytes=np.array([one[1] for one in held]),
+        first_bytes=np.array([one[2] for one in held]),
+        last_bytes=np.array([one[3] for one in held]),
+        free_bytes=np.ones(len(units)),
+        hand_over_s=np.array([[link.occupied_s(item) for link in row] for row in links]),
+        latency_s=latency_s,
+        back_s=np.array([[link.transfer_s(rows * TOKEN_BYTES) for link in row] for row in links]),
+    )
+
+
+def _seconds(
+    world: World, unit: Unit, tokens: int, rows: int, cached: float
+) -> tuple[list[float], float, float, float]:
+    """Of every layer, and what a stage, the first and the last one take more."""
+    model = world.model
+    ranks = list(zip(unit.devices, unit.parts(world.spec), strict=True))
+    exchange_s = model.tensor_exchange_s(unit.devices, tokens) if len(ranks) > 1 else 0.0
+    known = {
+        layer: exchange_s + max(model.layer_s(name, layer, tokens, rows, cached, part) for name, part in ranks)
+        for layer in set(world.alike)
+    }
+    sampled_s = model.sample_exchange_s(unit.devices, rows) if len(ranks) > 1 else 0.0
+    return (
+        [known[layer] for layer in world.alike],
+        max(model.fixed_s(name) for name in unit.devices),
+        max(model.first_s(name, tokens, rows) for name in unit.devices),
+        sampled_s + max(model.last_s(name, tokens, rows, part) for name, part in ranks),
+    )
+
+
+def _held(world: World, unit: Unit, demand: Demand) -> tuple[list[float], float, float, float]:
+    """Bytes ÷ free bytes of the layers, a stage, the embedding and the head, each of the device that is fullest."""
+    ranks = list(zip(unit.parts(world.spec), world.free_bytes(unit), strict=True))
+    layers = np.max([np.array(world.layer_bytes(part, demand)) / free for part, free in ranks], axis=0)
+    return (
+        [float(one) for one in layers],
+        max(world.fixed_bytes(part, demand) / free for part, free in ranks),
+        max(world.model.first_bytes(part) / free for part, free in ranks),
+        max(world.last_bytes(part, demand) / free for part, free in ranks),
+    )
