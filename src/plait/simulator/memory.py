@@ -65,19 +65,18 @@ def memory_over_time(
     cut. Weights, gradients, optimizer states and the KV cache are there from the first to the last moment.
     """
     static = _static(layout, memory)
-    changes = _Changes(timeline, rounds, layout, memory)
-    times_s: dict[int, list[float]] = {}
-    steps: dict[int, list[int]] = {}
+    change_of = _Changes(timeline, rounds, layout, memory).of
+    columns: dict[int, tuple[list[float], list[int]]] = {}
     for _, action, rank, start_s, end_s, _, _ in timeline.spans:
-        change = changes.of(action)
-        if rank not in times_s:
-            times_s[rank], steps[rank] = [], []
-        if change is not None:
-            times_s[rank] += start_s, end_s
-            steps[rank] += change
+        column = columns.get(rank)
+        if column is None:
+            column = columns[rank] = ([], [])
+        if action[2]._value_ in _COMPUTING:
+            column[0].extend((start_s, end_s))
+            column[1].extend(change_of(action))
     return {
-        rank: MemoryCurve(static[rank], np.array(times_s[rank]), static[rank] + np.cumsum(steps[rank], dtype=np.int64))
-        for rank in sorted(times_s)
+        rank: MemoryCurve(static[rank], np.array(times_s), static[rank] + np.cumsum(steps, dtype=np.int64))
+        for rank, (times_s, steps) in sorted(columns.items())
     }
 
 
@@ -107,23 +106,21 @@ class _Changes:
             one.number: [self._shapes.setdefault(_shape(each), len(self._shapes)) for each in one.work]
             for one in rounds
         }
-        self._known: dict[tuple[int, str, int, int | None, int], _Change] = {}
+        self._known: dict[tuple[int, str, int, int | None], _Change] = {}
         cut = {span.action for span in timeline.spans if span.action.part is not None}
         self._parts = Counter(action._replace(part=None) for action in cut)
 
-    def of(self, action: Action) -> _Change | None:
-        """What the action changes; None where it is none of the compute lane."""
+    def of(self, action: Action) -> _Change:
+        """What an action of the compute lane changes."""
         number, stage, kind, micro_batch, part = action
-        letters = kind._value_
-        if letters not in _COMPUTING:
-            return None
+        letters = kind._value_  # an enum's hash is slow Python
         shape = self._shape_of[number][micro_batch] if letters != _OPTIMIZER else -1
-        parts = 1 if part is None else self._parts[action._replace(part=None)]
-        change = self._known.get((stage, letters, shape, part, parts))
+        change = self._known.get((stage, letters, shape, part))
         if change is None:
             work = self._work[number][micro_batch] if shape >= 0 else MicroBatch(())
-            change = self._change(stage, kind, work, part or 0, parts)
-            self._known[stage, letters, shape, part, parts] = change
+            change = self._change(stage, kind, work, part or 0, self._parts.get(action._replace(part=None), 1))
+            if part is None:
+                self._known[stage, letters, shape, part] = change
         return change
 
     def _change(self, stage: int, kind: Kind, micro_batch: MicroBatch, part: int, parts: int) -> _Change:

@@ -106,13 +106,14 @@ def _by_rank(timeline: Timeline) -> Mapping[int, _OfRank]:
     for _, action, rank, start_s, end_s, payload_bytes, parts in timeline.spans:
         one = ranks[rank]
         one.sent_bytes += payload_bytes
-        letters = action.kind._value_
+        letters = action[2]._value_  # an enum's hash is slow Python
         if letters in _PASSES:
             one.passes.add(start_s, end_s)
-        for part in parts:
-            if part.what != WAIT:
-                (one.computing if part.what == COMPUTE else one.moving).add(part.start_s, part.end_s)
-        if not parts:
+        if parts:
+            for what, begin_s, finish_s in parts:
+                if what != WAIT:
+                    (one.computing if what == COMPUTE else one.moving).add(begin_s, finish_s)
+        else:
             (one.computing if letters in _COMPUTING else one.moving).add(start_s, end_s)
     return ranks
 
