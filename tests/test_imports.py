@@ -9,7 +9,18 @@ from pathlib import Path
 
 import plait
 
-FIRST_HALF = ("spec", "plans", "schedules", "timeline", "costs", "simulator", "planner", "reports", "text")
+FIRST_HALF = (
+    "spec",
+    "plans",
+    "schedules",
+    "timeline",
+    "costs",
+    "simulator",
+    "planner",
+    "validator",
+    "reports",
+    "text",
+)
 BLOCK = """
 import sys
 class Blocked:
@@ -42,6 +53,24 @@ def test_the_block_blocks() -> None:
     done = run(f"{BLOCK}\nimport torch")
     assert done.returncode == 1
     assert "ImportError: torch is blocked" in done.stderr
+
+
+def test_planning_simulating_and_validating_without_torch(tmp_path: Path) -> None:
+    """The whole way of the commands, of a model of 10^12 parameters: no weights, no download, no torch."""
+    plan = tmp_path / "plan.toml"
+    train = ("--cluster", "a100", "--gpus", "512", "--task", "train", "--batch", "512", "-o", str(plan), "--json")
+    commands = [
+        ("plan", "--list"),
+        ("plan", "gpt-1t", *train),
+        ("simulate", str(plan), "--json"),
+        ("plan", "llama3-70b", "--cluster", "home", "--weights", "q4_0", "-o", str(plan), "--json"),
+        ("simulate", str(plan), "--json"),
+        ("validate", "megatron2021_table1", "--json"),
+    ]
+    for command in commands:
+        done = run(f"{BLOCK}\nimport sys\nfrom plait.cli.main import main\nsys.argv = ['plait', *{command!r}]\nmain()")
+        assert done.returncode == 0, f"plait {' '.join(command)}: {done.stderr}"
+        assert done.stdout
 
 
 def test_every_module_imports() -> None:

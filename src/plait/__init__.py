@@ -3,6 +3,7 @@
 The verbs are functions, loaded when they are first used: what needs no torch imports none.
 
     plait.generate(["What is gravity?"], plait.Options(stages=2))
+    plait.plan("llama3-70b", "home", plait.Job(prompt_tokens=512, max_tokens=256))
     plait.simulate(layout, rounds, costs, spec)
     plait.report(record, console)
 """
@@ -15,15 +16,20 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from plait.generation.generate import Result, generate
     from plait.generation.planning import Options
+    from plait.planner.plan import plan
     from plait.reports.terminal import report
     from plait.simulator.simulate import simulate
+    from plait.spec.job import Job, TrainingJob
 
-__all__ = ["Options", "Result", "generate", "report", "simulate"]
+__all__ = ["Job", "Options", "Result", "TrainingJob", "generate", "plan", "report", "simulate"]
 
 _HOMES = {
+    "Job": "plait.spec.job",
     "Options": "plait.generation.planning",
     "Result": "plait.generation.generate",
+    "TrainingJob": "plait.spec.job",
     "generate": "plait.generation.generate",
+    "plan": "plait.planner.plan",
     "report": "plait.reports.terminal",
     "simulate": "plait.simulator.simulate",
 }

@@ -27,7 +27,7 @@ def format_seconds(duration_s: float) -> str:
 
 def format_rate(bytes_per_s: float) -> str:
     """``1.5e9`` becomes ``1.5 GB/s`` (decimal, as links are sold)."""
-    for factor, unit in ((1e9, "GB/s"), (1e6, "MB/s"), (1e3, "kB/s")):
+    for factor, unit in ((1e12, "TB/s"), (1e9, "GB/s"), (1e6, "MB/s"), (1e3, "kB/s")):
         if bytes_per_s >= factor:
             return f"{bytes_per_s / factor:.3g} {unit}"
     return f"{bytes_per_s:.3g} B/s"

@@ -82,7 +82,7 @@ def test_the_whole_page() -> None:
         "0      0 to 6 (7)  fast     20.0 GiB of 24.0 GiB",
         "1      7 to 9 (3)  slow     9.0 GiB of 12.0 GiB",
         "",
-        "The best of every other kind      time   compute  transfer      wait    bubble",
+        "The best of every other kind   a token   compute  transfer      wait    bubble",
         "tensor                         63.1 ms     30 ms     33 ms      0 µs    52.0 %",
         "    tp 2: 160 all-reduces of 16 KB a token cross the link: 33 ms more than the pipeline's hand-over",
         "",

@@ -59,6 +59,9 @@ def _print(record: RunRecord, rounds: str | None, *, actions: bool, as_json: boo
         return
     if actions:
         sys.stdout.write(actions_text(record.make_rounds()) + "\n")
+    replicas = record.result["predicted"]["replicas"]
+    if replicas > 1:
+        sys.stdout.write(f"One of {replicas} replicas: all of them make {replicas} times its tokens.\n\n")
     report(record, Console(file=sys.stdout, highlight=False), None if rounds is None else parse_rounds(rounds))
 
 

@@ -6,6 +6,8 @@ this machine, and is simulated on what was measured here.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from plait.costs.memory import need_bytes
 from plait.costs.protocol import Costs
 from plait.costs.serving import ServingModel
@@ -35,15 +37,20 @@ def forecast(
 ) -> RunRecord:
     """The record of a run that was only simulated, by default with prompts of 64 tokens, or of what the context holds.
 
-    `costs_for`: what a plan of this machine costs. Errors: PlanError, RequestError, WeightsError, SpecError.
+    Of a plan with replicas one is simulated, with its share of the `users`; `result` says how many there are, and its
+    rates are of one. `costs_for`: what a plan of this machine costs. Errors: PlanError, RequestError, WeightsError,
+    SpecError.
     """
     plan = file.plan
     assert isinstance(plan, Plan)
     spec, costs = _priced(plan, file.cluster, costs_for)
     prove_plan(plan)
+    replicas = plan.layout.axes.get("dp", 1) * plan.layout.axes.get("ep", 1)
+    plan = _one_replica(plan, replicas)
     if prompt_tokens is None:
         prompt_tokens = max(1, min(_PROMPT_TOKENS, plan.context - max_tokens))
-    rounds = forecast_rounds(plan, [prompt_tokens] * (users or plan.slots), max_tokens)
+    requests = plan.slots if users is None else -(-users // replicas)
+    rounds = forecast_rounds(plan, [prompt_tokens] * requests, max_tokens)
     predicted = simulate(plan.layout, rounds, costs, spec)
     needs = need_bytes(plan.layout, spec, plan.slots, plan.context, plan.chunk)
     stages = tuple(
@@ -51,9 +58,21 @@ def forecast(
         for number, (stage, need) in enumerate(zip(plan.layout.stages, needs, strict=True))
     )
     recipes = tuple(RoundRecipe(one.number, one.work, one.carried_in, plan.schedule, 0) for one in rounds)
-    result = {"predicted": generation_metrics(predicted, rounds)}
-    text = dump_plan(plan, file.cluster)
+    result = {"predicted": {**generation_metrics(predicted, rounds), "replicas": replicas}}
+    text = dump_plan(file.plan, file.cluster)
     return RunRecord(text, stages, model_summary(plan.model, spec), recipes, predicted, None, result)
+
+
+def _one_replica(plan: Plan, replicas: int) -> Plan:
+    """The first of the replicas: a stage's ranks stand replica by replica."""
+    if replicas == 1:
+        return plan
+    stages = []
+    for stage in plan.layout.stages:
+        width = len(stage.ranks) // replicas
+        stages.append(replace(stage, ranks=stage.ranks[:width], devices=stage.devices[:width]))
+    axes = {axis: 1 if axis in ("dp", "ep") else size for axis, size in plan.layout.axes.items()}
+    return replace(plan, layout=replace(plan.layout, axes=axes, stages=tuple(stages)))
 
 
 def _priced(plan: Plan, cluster: Cluster | None, costs_for: CostsFor) -> tuple[ModelSpec, Costs]:

@@ -22,7 +22,8 @@ _GROUPS = 4
 _ROWS = 12
 """More stages than this are shown with equal neighbours in one row."""
 
-_KEY = {"latency": "time_per_token_s", "throughput": "tokens_per_s", "ttft": "ttft_s", "step": "step_s"}
+_KEY = {"latency": "time_per_token_s", "throughput": "decode_tokens_per_s", "ttft": "ttft_s", "step": "step_s"}
+_HEADS = {"latency": "a token", "throughput": "decoded", "ttft": "first", "step": "a step"}
 _NAMES = {
     "step_s": "time of a step",
     "time_per_token_s": "time per token",
@@ -164,7 +165,7 @@ def _others(choice: Choice) -> Text:
         return Text()
     key, title = _KEY[choice.objective], "The best of every other kind"
     wide = max(len(title), *(len(each.kind) for each in others))
-    columns = ((_NAMES[key].split()[0], key), *_COLUMNS, ("bubble", "bubble"))
+    columns = ((_HEADS[choice.objective], key), *_COLUMNS, ("bubble", "bubble"))
     lines = [Text(f"{title:<{wide}}" + "".join(f"{name:>10}" for name, _ in columns), "bold")]
     for each in others:
         cells = "".join(f"{_short(name, each.predicted.get(name)):>10}" for _, name in columns)
@@ -239,11 +240,9 @@ def _folded(line: Text, width: int) -> Iterator[Text]:
     column = plain.find("  ", indent)
     hang = indent if column < 0 else len(plain) - len(plain[column:].lstrip())
     hang = hang if hang < width // 2 else indent
-    head, *rest = wrapped(plain[indent:].split(" "), " ", width - hang)
     style = line.spans[0].style if line.spans else line.style
-    yield Text(" " * indent + head.plain, style)
-    for piece in rest:
-        yield Text(" " * hang + piece.plain, style)
+    for number, piece in enumerate(wrapped(plain[hang:].split(), " ", width - hang)):
+        yield Text((" " * hang if number else plain[:hang]) + piece.plain, style)
 
 
 def list_page(names: Mapping[Sort, Mapping[str, str]]) -> str:
