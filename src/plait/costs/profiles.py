@@ -29,6 +29,11 @@ PLAIN = "plain"
 
 _FOLDER = "profile_data"
 
+_POSITIVE = (
+    "matrix_share", "tile_rows", "tile_columns", "units", "attention_share", "fused_attention_share", "memory_share",
+    "sharpness", "within_share", "between_share",
+)  # fmt: skip
+
 
 @dataclass(frozen=True, slots=True)
 class Profile:
@@ -87,6 +92,10 @@ class Profile:
     def __post_init__(self) -> None:
         object.__setattr__(self, "residue", MappingProxyType(dict(self.residue)))
         object.__setattr__(self, "sources", MappingProxyType(dict(self.sources)))
+
+        for name in _POSITIVE:
+            if not getattr(self, name) > 0:
+                raise SpecError(f"profile {self.name!r}: {name} is {getattr(self, name)}, but must be above 0")
 
     def changed(self, **figures: Any) -> Profile:
         """The same with other figures."""

@@ -1,7 +1,7 @@
 """Profiled times of stages against what the device's profile says of them: nothing is fitted on these.
 
-Qi et al., "Zero Bubble Pipeline Parallelism" (2023), arXiv 2401.10241, tables 3 and 9: F, I and W of a stage of four GPTs,
-on A100 without tensor parallelism.
+Qi et al., "Zero Bubble Pipeline Parallelism" (2023), arXiv 2401.10241, tables 3 and 9: F, I and W of a stage of four
+GPTs, on A100 without tensor parallelism.
 """
 
 from __future__ import annotations
