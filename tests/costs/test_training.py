@@ -147,7 +147,7 @@ def test_peak_memory_is_what_the_simulator_finds(schedule: str, virtual: int, ab
     need = training.memory(one, cut)
     for position, rank in enumerate(sorted(curves)):
         assert 0.998 <= need[position] / curves[rank].peak_bytes <= 1 + above
-    assert max(need) == pytest.approx(max(curve.peak_bytes for curve in curves.values()), rel=0.01)
+    assert max(need) == pytest.approx(max(curve.peak_bytes for curve in curves.values()), rel=max(above, 0.002))
 
 
 def test_parts_of_a_step_add_up() -> None:

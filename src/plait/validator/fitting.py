@@ -53,7 +53,7 @@ def _descend(
     """The next point, or None where no damping makes it better."""
     square = slope.T @ slope
     while damping < 1e9:
-        step = np.linalg.solve(square + damping * np.eye(len(moved)), -slope.T @ found)
+        step = np.linalg.solve(square + damping * np.diag(square.diagonal()), -slope.T @ found)
         after = at(moved + step)
         if after @ after < found @ found:
             return moved + step, damping / 4

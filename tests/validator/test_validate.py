@@ -1,0 +1,137 @@
+"""Tables are known by their columns; what cannot be read says why; the page and the JSON hold every figure."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from plait.errors import SpecError
+from plait.validator.table import Compared, Validation
+from plait.validator.validate import (
+    LISTED_ROWS,
+    known_tables,
+    table_paths,
+    validate_tables,
+    validation_markdown,
+    validations_json,
+)
+
+SHIPPED = {path.stem: path for path in table_paths()}
+
+
+def copied(tmp_path: Path, name: str, to: str, rows: int | None = None) -> Path:
+    """A shipped table under another name, with its first rows."""
+    lines = SHIPPED[name].read_text(encoding="utf-8").splitlines()
+    head = [line for line in lines if line.startswith("#")]
+    body = [line for line in lines if not line.startswith("#")]
+    path = tmp_path / to
+    path.write_text("\n".join([*head, *body[: None if rows is None else rows + 1]]) + "\n", encoding="utf-8")
+    return path
+
+
+def test_every_table_that_comes_with_plait_is_there_and_recognised() -> None:
+    assert all(path.exists() for path in SHIPPED.values())
+    found = validate_tables()
+    assert list(dict.fromkeys(each.table for each in found)) == list(SHIPPED)
+
+
+@pytest.mark.parametrize("name", sorted(SHIPPED))
+def test_a_table_is_known_by_its_columns_under_any_name(name: str, tmp_path: Path) -> None:
+    here = validate_tables([SHIPPED[name]])
+    there = validate_tables([copied(tmp_path, name, "somebody-elses.csv")])
+    assert [each.quantity for each in there] == [each.quantity for each in here]
+    assert {each.table for each in there} == {"somebody-elses"}
+    assert [each.rows for each in there] == [each.rows for each in here]
+
+
+def test_rows_that_were_not_used_are_not_marked(tmp_path: Path) -> None:
+    path = copied(tmp_path, "vtrain_ground_truth_single", "others.csv")
+    lines = path.read_text(encoding="utf-8").splitlines()
+    changed = [line if line[0] in "#g" else line.replace("1024,1,", "4096,1,", 1) for line in lines]
+    path.write_text("\n".join(changed[:45]) + "\n", encoding="utf-8")
+    (found,) = validate_tables([path])
+    assert len(found.judged) == len(found.rows)
+
+
+def test_unknown_columns_name_the_nearest_table_and_what_is_missing(tmp_path: Path) -> None:
+    path = tmp_path / "mine.csv"
+    path.write_text("heads,hidden,layers,tp,pp,gpus,batch,seq,tflops_per_gpu\n1,2,3,4,5,6,7,8,9\n")
+    with pytest.raises(SpecError) as caught:
+        validate_tables([path])
+    assert str(caught.value) == (
+        f"table {path} has columns of no table that Plait knows; nearest is megatron2021_table1, "
+        "of which it lacks global_batch"
+    )
+
+
+def test_a_table_without_rows(tmp_path: Path) -> None:
+    path = tmp_path / "mine.csv"
+    path.write_text("# nothing\nheads,hidden\n")
+    with pytest.raises(SpecError) as caught:
+        validate_tables([path])
+    assert str(caught.value) == f"table {path} has no rows"
+
+
+def test_a_table_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(SpecError) as caught:
+        validate_tables([tmp_path / "none.csv"])
+    assert str(caught.value) == f"table {tmp_path / 'none.csv'}: no such file"
+
+
+@pytest.mark.parametrize("bad", ["many", ""])
+def test_a_figure_that_is_none(tmp_path: Path, bad: str) -> None:
+    path = copied(tmp_path, "megatron2021_table1", "mine.csv", rows=1)
+    path.write_text(path.read_text(encoding="utf-8").replace(",2304,", f",{bad},"), encoding="utf-8")
+    with pytest.raises(SpecError) as caught:
+        validate_tables([path])
+    assert str(caught.value).startswith(f"table {path}: a figure is missing or cannot be right: ")
+
+
+def test_a_table_of_fewer_columns_does_not_hide_one_of_more() -> None:
+    """`model, gpus, tp, …` of the scaled runs is not taken for the steps of table 5, whose columns are more."""
+    columns = {known.name: known.columns for known in known_tables()}
+    for name, path in SHIPPED.items():
+        header = next(line for line in path.read_text(encoding="utf-8").splitlines() if not line.startswith("#"))
+        fitting = [other for other, needed in columns.items() if needed <= set(header.split(","))]
+        assert max(fitting, key=lambda other: len(columns[other])) == name
+
+
+ROWS = (Compared("one", 10.0, 11.0, "s", calibrated=True), Compared("two", 10.0, 9.5, "s"))
+MINE = Validation("mine", "time", ROWS, "row one", regret_pct=1.5, rank_correlation=0.9876, note="a note")
+
+
+def test_json_has_the_keys_of_the_issue() -> None:
+    (found,) = validations_json([MINE])["tables"]
+    wanted = {
+        "table": "mine",
+        "rows": 2,
+        "calibrated_on": "row one",
+        "mean_abs_error_pct": pytest.approx(5),
+        "worst_pct": pytest.approx(5),
+        "regret_pct": 1.5,
+    }
+    assert {key: found[key] for key in wanted} == wanted
+    assert found["judged_rows"] == 1
+    assert found["compared"][0]["error_pct"] == pytest.approx(10)
+    assert json.loads(json.dumps(found))["compared"][1]["name"] == "two"
+
+
+def test_the_page_is_row_by_row() -> None:
+    page = validation_markdown([MINE])
+    assert "| mine | time | 2 | 1 | 5.00 | 5.00 | 1.50 | 0.988 |" in page
+    assert "| one * | s | 10 | 11 | +10.0 |" in page
+    assert "| two | s | 10 | 9.5 | -5.0 |" in page
+    assert "Calibrated on: row one." in page
+    assert "A note." in page
+
+
+def test_a_long_table_is_summed_up() -> None:
+    many = tuple(Compared(f"row {n}", 100.0, 100.0 + n / 100, "s", calibrated=n == 3) for n in range(LISTED_ROWS + 1))
+    page = validation_markdown([Validation("mine", "time", many, "row 3")])
+    shown = [line for line in page.splitlines() if line.startswith("| row ")]
+    assert shown[1].startswith("| row 3 *")
+    assert shown[2].startswith(f"| row {LISTED_ROWS} ")
+    assert len(shown) == 12
+    assert f"Of {LISTED_ROWS + 1} rows those that it was fitted on, and the 10 worst." in page
