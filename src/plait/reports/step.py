@@ -25,7 +25,7 @@ _FIGURES = (
     ("mfu", "MFU"),
     ("bubble", "bubble"),
     ("residue_s", "residue"),
-    ("comm_bytes", "bytes sent by all"),
+    ("comm_bytes", "bytes a rank sends"),
     ("peak_bytes", "peak memory"),
 )
 
@@ -63,6 +63,8 @@ def _head(forecast: StepForecast, width: int) -> Text:
     axes = " × ".join(f"{axis} {size}" for axis, size in plan.layout.axes.items() if size > 1) or "one device"
     lines = [Text(f"{plan.model}: {axes}, {plan.schedule}, {plan.micro_batches} micro-batches", "bold")]
     lines += [Text(f"  {name:<20}{figure(key, predicted[key])}") for key, name in _FIGURES if key in predicted]
+    spent = ", ".join(f"{name} {format_seconds(predicted[f'{name}_s'])}" for name in _COLUMNS[:3])
+    lines.append(Text(f"  {'of a rank':<20}{spent}"))
     lines += wrapped(forecast.note.split(), " ", width)
     return Text("\n").join(lines)
 
@@ -79,16 +81,18 @@ def _positions(forecast: StepForecast) -> Text:
         layers = ", ".join(_range(layout.stages[stage].layers) for stage in stages)
         peak = forecast.stages[stages[0]].peak_bytes
         seconds = (format_seconds(each) for each in (shares.compute_s, shares.transfer_s, shares.wait_s))
-        used = "-" if peak is None else format_bytes(peak)
+        used = "-" if peak is None else f"{format_bytes(peak)} of {format_bytes(forecast.free_bytes[position])}"
         rows.append((str(position), layers, _ranks(ranks), *seconds, f"{shares.bubble * 100:.1f} %", used))
     wide = [max(len(row[column]) for row in rows) for column in range(3)]
     texts = ["  ".join(f"{cell:<{size}}" for cell, size in zip(row[:3], wide, strict=True)) for row in rows]
-    lines = [Text(text + "".join(f"{cell:>10}" for cell in row[3:])) for text, row in zip(texts, rows, strict=True)]
+    lines = [
+        Text(text + "".join(f"{cell:>10}" for cell in row[3:7]) + f"  {row[7]}")
+        for text, row in zip(texts, rows, strict=True)
+    ]
     lines[0].stylize("dim")
     rest = len(layout.positions) - _SHOWN
     if rest > 0:
         lines.append(Text(f"and {rest} positions more (--json has all of them)", "dim"))
-    lines.append(Text(f"A device has {format_bytes(forecast.free_bytes)}."))
     return Text("\n").join(lines)
 
 

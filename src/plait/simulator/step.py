@@ -4,18 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Literal
 
 from plait.costs.states import rank_parameters
 from plait.costs.training import TrainingModel
+from plait.costs.training_costs import TrainingCosts
 from plait.costs.work import model_flops
 from plait.errors import PlanError
+from plait.plans.action import Kind
 from plait.plans.check_training import check_training_plan
 from plait.plans.round import Round
 from plait.plans.training import TrainingPlan
 from plait.schedules.step import make_training_round, sequences
 from plait.simulator.memory import memory_over_time
 from plait.simulator.simulate import simulate
-from plait.spec.cluster import Cluster, equal_machine
+from plait.simulator.unequal import UnequalCosts
+from plait.spec.cluster import Cluster, EqualMachine, equal_machine, only_devices
 from plait.spec.job import TrainingJob
 from plait.spec.model import ModelSpec
 from plait.timeline.record import StageSummary
@@ -27,8 +31,9 @@ from plait.timeline.training_metrics import training_metrics
 class StepForecast:
     """One step. `timeline` has each position's first rank, which stands for the others.
 
-    `predicted` holds the design's keys: its `step_s` has what the timeline lacks, `residue_s` and what a step takes
-    beside its actions. `free_bytes`: of one device. `note` says how far the figures are calibrated.
+    `predicted` holds the design's keys, seconds and bytes of one rank, the mean over all. Its `step_s` has what the
+    timeline lacks: `residue_s`, and what a step takes beside its actions. `free_bytes`: of each position's tightest device. `note` says how
+    far the figures are calibrated.
     """
 
     plan: TrainingPlan
@@ -36,68 +41,120 @@ class StepForecast:
     timeline: Timeline
     stages: tuple[StageSummary, ...]
     predicted: Mapping[str, float]
-    free_bytes: int
+    free_bytes: tuple[int, ...]
     note: str
 
 
 def forecast_step(plan: TrainingPlan, spec: ModelSpec, cluster: Cluster | None) -> StepForecast:
-    """Predict a step without running it. Errors: PlanError, also for a plan without machines, or with unequal ones."""
+    """Predict a step without running it. Errors: PlanError, also for a plan without machines."""
     check_training_plan(plan, spec)
-    model = _model(plan, spec, cluster)
-    setup, cut = plan.setup, plan.layout.cut
-    costs = model.costs(setup, cut)
-    work = sequences(setup.micro_batches, setup.micro_batch, plan.sequence)
-    one = make_training_round(0, plan.layout, setup, work)
-    timeline = simulate(plan.layout, [one], costs, spec, replicas=False)
-    curves = memory_over_time(timeline, [one], plan.layout, costs)
+    machines = _priced(plan, spec, cluster)
+    work = sequences(plan.setup.micro_batches, plan.setup.micro_batch, plan.sequence)
+    one = make_training_round(0, plan.layout, plan.setup, work)
+    timeline = simulate(plan.layout, [one], machines.costs, spec, replicas=False)
+    curves = memory_over_time(timeline, [one], plan.layout, machines.costs)
     peaks = {rank: curve.peak_bytes for rank, curve in curves.items()}
-    device = model.machine.device
     metrics = training_metrics(
         timeline,
         plan.layout,
         model_flops=model_flops(spec, plan.batch, plan.sequence),
-        peak_flops=model.rates.flops * plan.layout.ranks,
+        peak_flops=machines.peak_flops,
         peak_bytes=max(peaks.values()),
     )
     return StepForecast(
         plan,
         one,
         timeline,
-        _stages(plan, spec, peaks, model.item_bytes),
-        _with_residue(metrics, model, plan),
-        device.memory_bytes,
-        model.note,
+        _stages(plan, spec, peaks, 4 if plan.layout.stages[0].dtype == "float32" else 2),
+        _of_one_rank(metrics, machines, plan),
+        machines.free_bytes,
+        machines.note,
     )
 
 
-def _model(plan: TrainingPlan, spec: ModelSpec, cluster: Cluster | None) -> TrainingModel:
+@dataclass(frozen=True, slots=True)
+class _Machines:
+    """What a plan costs on its machines. `free_bytes`: of each position's tightest device."""
+
+    costs: TrainingCosts | UnequalCosts
+    peak_flops: float
+    free_bytes: tuple[int, ...]
+    note: str
+    residue: float
+    beside_s: float
+    tail_s: float
+
+
+def _priced(plan: TrainingPlan, spec: ModelSpec, cluster: Cluster | None) -> _Machines:
     if cluster is None:
         raise PlanError(
             "the plan names no machines: a plan of training needs a [cluster] table, as plait plan -o writes it"
         )
-    machine = equal_machine(cluster)
+    layout, setup = plan.layout, plan.setup
+    attention: Literal["fused", "unfused"] = "fused" if setup.fused_attention else "unfused"
+    job = TrainingJob(plan.batch, plan.sequence, layout.stages[0].dtype, attention)
+    machine = equal_machine(cluster) or _used_machine(plan, cluster)
     if machine is None:
+        return _unequal(plan, UnequalCosts(plan, spec, job, cluster), cluster)
+    if layout.ranks > machine.hosts * machine.devices_per_host:
+        devices = machine.hosts * machine.devices_per_host
+        raise PlanError(f"the plan has {layout.ranks} ranks, but its cluster {devices} devices")
+    model = TrainingModel(spec, job, machine)
+    return _Machines(
+        model.costs(setup, layout.cut),
+        model.rates.flops * layout.ranks,
+        (machine.device.memory_bytes,) * len(layout.positions),
+        model.note,
+        _residue(model, plan),
+        model.profile.step_s,
+        model.tail_s(setup, layout.cut),
+    )
+
+
+def _used_machine(plan: TrainingPlan, cluster: Cluster) -> EqualMachine | None:
+    """The devices that the plan uses, where they are equal though others are not. Errors: PlanError: it names none."""
+    names = [name for stage in plan.layout.stages for name in stage.devices]
+    if set(map(len, (stage.devices for stage in plan.layout.stages))) == {0}:
         raise PlanError(
-            "the plan's machines are not equal, and a training step can be simulated on equal ones only yet"
+            "the plan's machines are not equal, so each stage must name its devices, as plait plan -o writes them"
         )
-    devices = machine.hosts * machine.devices_per_host
-    if plan.layout.ranks > devices:
-        raise PlanError(f"the plan has {plan.layout.ranks} ranks, but its cluster {devices} devices")
-    attention = "fused" if plan.setup.fused_attention else "unfused"
-    job = TrainingJob(plan.batch, plan.sequence, plan.layout.stages[0].dtype, attention)  # type: ignore[arg-type]
-    return TrainingModel(spec, job, machine)
+    return equal_machine(only_devices(cluster, names))
 
 
-def _with_residue(metrics: Mapping[str, float], model: TrainingModel, plan: TrainingPlan) -> dict[str, float]:
-    """The step's seconds with what perfect times for all actions leave out, as `TrainingModel.estimate` counts it."""
-    setup = plan.setup
-    running_s = metrics["step_s"] - model.tail_s(setup, plan.layout.cut)
-    share = model.profile.residue.get(setup.schedule, 0.0) if setup.split.pp > 1 else 0.0
-    residue_s = share * max(0.0, running_s)
-    step_s = metrics["step_s"] + residue_s + model.profile.step_s
+def _unequal(plan: TrainingPlan, costs: UnequalCosts, cluster: Cluster) -> _Machines:
+    layout, models = plan.layout, costs.models
+    tails = [costs.reduce_s(layout, stage, Kind.REDUCE_GRADIENTS) for stage in range(len(layout.stages))]
+    free = tuple(min(cluster.device(name).memory_bytes for name in stage.devices) for stage in layout.stages)
+    return _Machines(
+        costs,
+        sum(model.rates.flops for model in models),
+        free,
+        "; ".join(dict.fromkeys(model.note for model in models)),
+        _residue(models[0], plan),
+        max(model.profile.step_s for model in models),
+        max(tails),
+    )
+
+
+def _residue(model: TrainingModel, plan: TrainingPlan) -> float:
+    """The share of the time that perfect times for all actions leave out (`TrainingModel.estimate`)."""
+    return model.profile.residue.get(plan.schedule, 0.0) if plan.setup.split.pp > 1 else 0.0
+
+
+def _of_one_rank(metrics: Mapping[str, float], machines: _Machines, plan: TrainingPlan) -> dict[str, float]:
+    """The step's figures of a rank, the mean over all, as the planner tells them.
+
+    The residue, and what a step takes beside its actions, are added to the step and to what a rank waits, so that
+    compute, transfer and wait add up to the step.
+    """
+    residue_s = machines.residue * max(0.0, metrics["step_s"] - machines.tail_s)
+    step_s = metrics["step_s"] + residue_s + machines.beside_s
     found = {**metrics, "step_s": step_s, "residue_s": residue_s}
-    if "mfu" in metrics:
-        found["mfu"] = metrics["mfu"] * metrics["step_s"] / step_s
+    found |= {key: metrics[key] / plan.layout.ranks for key in ("compute_s", "transfer_s", "comm_bytes")}
+    found["wait_s"] = step_s - found["compute_s"] - found["transfer_s"]
+    found["bubble"] = 1 - found["compute_s"] / step_s
+    found["mfu"] = metrics["mfu"] * metrics["step_s"] / step_s
+    found["tokens_per_s"] = plan.batch * plan.sequence / step_s
     return found
 
 

@@ -130,7 +130,13 @@ def first_devices(cluster: Cluster, count: int) -> Cluster:
             f"--gpus {count} was asked for, but the cluster has {len(cluster.devices)} devices: "
             f"{count - len(cluster.devices)} too many"
         )
-    devices = cluster.devices[:count]
+    return only_devices(cluster, [device.name for device in cluster.devices[:count]])
+
+
+def only_devices(cluster: Cluster, kept: Iterable[str]) -> Cluster:
+    """The cluster with these devices alone, in its own order, their hosts and links. Raises SpecError: no such device."""
+    wanted = {cluster.device(name).name for name in kept}
+    devices = tuple(device for device in cluster.devices if device.name in wanted)
     used = {device.host for device in devices}
     names = used | {device.name for device in devices}
     hosts = tuple(host for host in cluster.hosts if host.name in used)
