@@ -7,6 +7,7 @@ import time
 
 import pytest
 
+from plait.prober import host
 from plait.prober.host import Others, cpu_model, rank_environment, usable_cores
 
 
@@ -30,3 +31,26 @@ def test_a_persons_own_openmp_setting_stays(monkeypatch: pytest.MonkeyPatch) -> 
     assert "GOMP_SPINCOUNT" in rank_environment(3)
     monkeypatch.setenv("OMP_WAIT_POLICY", "active")
     assert "GOMP_SPINCOUNT" not in rank_environment(3)
+
+
+def test_a_rank_on_all_cores_has_a_thread_on_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY", "KMP_AFFINITY"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(host, "_core_numbers", lambda: (2, 5))
+    assert rank_environment(2)["GOMP_CPU_AFFINITY"] == "2 5"
+    assert rank_environment(2, 6)["GOMP_CPU_AFFINITY"] == "2 5"
+    assert "GOMP_CPU_AFFINITY" not in rank_environment(1)
+    assert "GOMP_CPU_AFFINITY" not in rank_environment(3)
+
+
+def test_one_core_binds_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("GOMP_CPU_AFFINITY", raising=False)
+    monkeypatch.setattr(host, "_core_numbers", lambda: (0,))
+    assert "GOMP_CPU_AFFINITY" not in rank_environment(1)
+
+
+def test_a_persons_own_binding_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("GOMP_CPU_AFFINITY", raising=False)
+    monkeypatch.setattr(host, "_core_numbers", lambda: (0, 1))
+    monkeypatch.setenv("OMP_PROC_BIND", "false")
+    assert "GOMP_CPU_AFFINITY" not in rank_environment(2)

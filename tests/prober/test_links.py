@@ -26,7 +26,7 @@ def test_measured() -> None:
 
 def test_kept_until_fresh_or_corrupt(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     costs = iter([LinkCost(1.0, 10.0), LinkCost(2.0, 20.0), LinkCost(3.0, 30.0)])
-    monkeypatch.setattr(links, "_measure", lambda threads: next(costs))
+    monkeypatch.setattr(links, "_measure", lambda threads, ranks, dtype: next(costs))
     assert links.measure_shm_link().latency_s == 1.0
     assert links.measure_shm_link().latency_s == 1.0
     assert links.measure_shm_link(fresh=True).latency_s == 2.0

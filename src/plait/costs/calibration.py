@@ -13,7 +13,7 @@ from plait.costs.curves import Curve, Grid
 from plait.plans.plan import GRID
 from plait.plans.round import MicroBatch, Row
 
-FORMAT = 1
+FORMAT = 2
 """Counts up when what is measured changes: older files are measured again."""
 
 

@@ -1,76 +1,102 @@
 """What it costs that stages take turns: a rank that waited has gone to sleep, its threads and its caches with it.
 
-Measured as it happens: two ranks compute in turns, as layer-wise stages do, and each turn takes longer than the same
-computation without a break. The work is a stage's decoding in small: products of one row with more weights than the
-near caches hold.
+Measured as it happens: as many ranks as there are stages compute in turns, in a ring, as layer-wise stages do, and each
+turn takes longer than the same computation without a break. The work is a stage's decoding in small: products of one
+row, in the stages' dtype and layout, with more weights than the near caches hold.
 """
 
 from __future__ import annotations
 
 import statistics
 import time
+from collections.abc import Sequence
 
 import torch
 
 from plait.comm.contract import Endpoint, Tag
+from plait.nn.linear import Linear, make_linear, packs
 
 _ROUND = -2
-_LAYERS, _IN, _OUT = 64, 576, 1536
-_ALONE, _TURNS = 8, 16
+_PRODUCTS, _IN, _OUT = 128, 576, 1536
+_BLOCKS, _ALONE, _TURNS = 5, 3, 5
 
 
-def hand_over_s(endpoint: Endpoint, peer: int) -> float:
-    """Seconds that one hand-over between this rank and `peer` costs, the message included. Both call it.
+def hand_over_s(endpoint: Endpoint, ring: Sequence[int], dtype: torch.dtype = torch.float32) -> float:
+    """Seconds that one hand-over in a ring of ranks costs, the message included. All of them call it.
 
-    (time of a turn and back − both computations without a break) ÷ 2. Takes below 1 s; both get the same figure.
+    (once around − all computations without a break) ÷ ranks, the median of several blocks: each block measures both, so
+    that what else the machine does meets both. Takes about 1 s; everyone gets the same figure.
     """
-    lead = endpoint.rank < peer
-    weights = [torch.full((_IN, _OUT), 0.01) for _ in range(_LAYERS)]
-    row = torch.ones(1, _IN)
+    ours = _Ring(endpoint, ring)
+    products = _products(_PRODUCTS // len(ring), dtype)
+    row = torch.ones(1, _IN, dtype=dtype)
     with torch.inference_mode():
-        mine = _alone(endpoint, peer, weights, row, lead)
-        return _in_turns(endpoint, peer, weights, row, mine, lead)
+        blocks = [_block(ours, products, row) for _ in range(_BLOCKS)]
+    return ours.tell(max(0.0, statistics.median(blocks)))
 
 
-def _compute(weights: list[torch.Tensor], row: torch.Tensor) -> None:
-    for weight in weights:
-        torch.mm(row, weight)
+class _Ring:
+    """This rank's place in the ring: messages come from the rank before and go to the one after."""
+
+    def __init__(self, endpoint: Endpoint, ring: Sequence[int]) -> None:
+        at = ring.index(endpoint.rank)
+        self.size, self.leads = len(ring), at == 0
+        self._endpoint = endpoint
+        self._before, self._after = ring[at - 1], ring[(at + 1) % len(ring)]
+        self._sent = self._received = 0
+
+    def send(self, value: float) -> None:
+        """To the rank after."""
+        self._sent += 1
+        self._endpoint.send(self._after, Tag(0, _ROUND, self._sent), torch.tensor([value], dtype=torch.float64))
+
+    def receive(self) -> float:
+        """From the rank before."""
+        self._received += 1
+        return float(self._endpoint.receive(self._before, Tag(0, _ROUND, self._received)))
+
+    def tell(self, value: float) -> float:
+        """The first rank's value, to all."""
+        if self.leads:
+            self.send(value)
+            return self.receive()
+        value = self.receive()
+        self.send(value)
+        return value
 
 
-def _alone(endpoint: Endpoint, peer: int, weights: list[torch.Tensor], row: torch.Tensor, lead: bool) -> float:
-    """One after the other: the median of several computations while the other rank waits."""
-    if not lead:
-        endpoint.receive(peer, Tag(0, _ROUND, 0))
-    taken = []
-    for _ in range(_ALONE):
-        start = time.perf_counter()
-        _compute(weights, row)
-        taken.append(time.perf_counter() - start)
-    mine = statistics.median(taken)
-    if lead:
-        endpoint.send(peer, Tag(0, _ROUND, 0), torch.zeros(1))
-        return mine + float(endpoint.receive(peer, Tag(0, _ROUND, 1)))
-    endpoint.send(peer, Tag(0, _ROUND, 1), torch.tensor([mine], dtype=torch.float64))
-    return mine
+def _products(count: int, dtype: torch.dtype) -> list[Linear]:
+    packed = packs(dtype, torch.device("cpu"), 1)
+    return [make_linear(torch.full((_OUT, _IN), 0.01, dtype=dtype), None, packed) for _ in range(count)]
 
 
-def _in_turns(
-    endpoint: Endpoint, peer: int, weights: list[torch.Tensor], row: torch.Tensor, both_s: float, lead: bool
-) -> float:
-    there, back, last = Tag(0, _ROUND, 2), Tag(0, _ROUND, 3), Tag(0, _ROUND, 4)
-    if not lead:
+def _compute(products: Sequence[Linear], row: torch.Tensor) -> float:
+    start = time.perf_counter()
+    for product in products:
+        product(row)
+    return time.perf_counter() - start
+
+
+def _block(ring: _Ring, products: Sequence[Linear], row: torch.Tensor) -> float:
+    """Seconds of one hand-over, as the first rank sees it; the others' answers mean nothing.
+
+    Without a break each rank computes several times while all others sleep; the first time, just woken, does not count.
+    """
+    before = 0.0 if ring.leads else ring.receive()
+    alone_s = before + statistics.median([_compute(products, row) for _ in range(1 + _ALONE)][1:])
+    ring.send(alone_s)
+    if not ring.leads:
         for _ in range(_TURNS):
-            endpoint.receive(peer, there)
-            _compute(weights, row)
-            endpoint.send(peer, back, row)
-        return float(endpoint.receive(peer, last))
+            ring.receive()
+            _compute(products, row)
+            ring.send(0.0)
+        return 0.0
+    alone_s = ring.receive()
     taken = []
     for _ in range(_TURNS):
         start = time.perf_counter()
-        _compute(weights, row)
-        endpoint.send(peer, there, row)
-        endpoint.receive(peer, back)
+        _compute(products, row)
+        ring.send(0.0)
+        ring.receive()
         taken.append(time.perf_counter() - start)
-    seconds = max(0.0, (statistics.median(taken) - both_s) / 2)
-    endpoint.send(peer, last, torch.tensor([seconds], dtype=torch.float64))
-    return seconds
+    return (statistics.median(taken) - alone_s) / ring.size

@@ -44,13 +44,28 @@ def rank_environment(threads: int, all_threads: int | None = None) -> Mapping[st
     OpenMP threads spin between two computations, then sleep. Where all together are more than the cores, one that
     spins takes the core of a neighbour, so they sleep sooner. Measured on two cores, two stages layer-wise with two
     threads each: 8,000 turns take as long as one process, 20,000 take 7 to 10 % longer; one process alone is faster
-    with 20,000, by 10 %. A person's own setting stays.
+    with 20,000, by 10 %.
+
+    A rank that computes on all cores has each of its threads on a core of its own (docs/decisions/0008): the system may
+    leave two on one core, and then every product waits until the other has had its turn. A person's own settings stay.
     """
     ours = {"OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads)}
     if "OMP_WAIT_POLICY" not in os.environ and "GOMP_SPINCOUNT" not in os.environ:
         crowded = (threads if all_threads is None else all_threads) > usable_cores()
         ours["GOMP_SPINCOUNT"] = "8000" if crowded else "20000"
+    cores = _core_numbers()
+    if 1 < threads == len(cores) and not any(name in os.environ for name in _BINDING):
+        ours["GOMP_CPU_AFFINITY"] = " ".join(map(str, cores))
     return {**os.environ, **ours}
+
+
+_BINDING = ("OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY", "KMP_AFFINITY")
+"""What a person may have set to bind threads to cores."""
+
+
+def _core_numbers() -> tuple[int, ...]:
+    """The cores that this process may run on, by number; none where the system does not say."""
+    return tuple(sorted(os.sched_getaffinity(0))) if hasattr(os, "sched_getaffinity") else ()
 
 
 MOST_OTHERS, TRUSTED_S = 0.1, 600.0

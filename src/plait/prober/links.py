@@ -14,9 +14,12 @@ from pathlib import Path
 import msgspec
 import platformdirs
 
-from plait.costs.protocol import LinkCost
+from plait.costs.protocol import FREE, LinkCost
 from plait.errors import RunError
 from plait.prober.host import Others, cpu_model, doubtful, rank_environment, usable_cores
+
+_FORMAT = 2
+"""Counts up when what is measured changes: older files are measured again."""
 
 
 class _Kept(msgspec.Struct, frozen=True):
@@ -30,17 +33,22 @@ class _Kept(msgspec.Struct, frozen=True):
     measured_at_s: float
 
 
-def measure_shm_link(threads: int = 1, *, fresh: bool = False) -> LinkCost:
-    """Latency, bandwidth and hand-over between two processes of `threads` threads each, over shared memory.
+MOST_RANKS = 4
+"""Ranks that are measured taking turns, at most."""
 
-    Kept in the user's cache directory; `fresh` measures again.
+
+def measure_shm_link(threads: int = 1, ranks: int = 2, dtype: str = "float32", *, fresh: bool = False) -> LinkCost:
+    """Latency and bandwidth between two processes of this host, over shared memory, and the hand-over among `ranks`.
+
+    Each has `threads` threads and computes in `dtype`. Kept in the user's cache directory; `fresh` measures again.
     """
-    host = f"{platform.node()} {cpu_model()} {usable_cores()} {threads}"
+    ranks = min(ranks, MOST_RANKS)
+    host = f"{platform.node()} {cpu_model()} {usable_cores()} {threads} {ranks} {dtype} {_FORMAT}"
     path = _path(host)
     known = None if fresh else _read(path)
     if known is None or known.host != host or doubtful(known.others, known.measured_at_s):
         with Others() as others:
-            one = _measure(threads)
+            one = _measure(threads, ranks, dtype)
         known = _Kept(host, one.latency_s, one.bandwidth_bytes_per_s, one.wake_s, others.share, time.time())
         _write(known, path)
     return LinkCost(known.latency_s, known.bandwidth_bytes_per_s, known.wake_s)
@@ -65,21 +73,21 @@ def _write(kept: _Kept, path: Path) -> None:
     os.replace(partial, path)
 
 
-def _measure(threads: int) -> LinkCost:
+def _measure(threads: int, ranks: int, dtype: str) -> LinkCost:
     from plait.comm.shm import ShmMesh
 
-    mesh = ShmMesh.create(2, 2, threads=2 * threads)
+    mesh = ShmMesh.create(ranks, 2, threads=ranks * threads)
     try:
         processes = [
             subprocess.Popen(
-                [sys.executable, "-m", "plait.prober.links", json.dumps(mesh.description(rank)), str(threads)],
+                [sys.executable, "-m", "plait.prober.links", json.dumps(mesh.description(rank)), str(threads), dtype],
                 pass_fds=mesh.descriptors(rank),
-                env=rank_environment(threads, 2 * threads),
+                env=rank_environment(threads, ranks * threads),
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
             )
-            for rank in range(2)
+            for rank in range(ranks)
         ]
     finally:
         mesh.close_parent()
@@ -91,18 +99,19 @@ def _measure(threads: int) -> LinkCost:
 
 
 def main() -> int:
-    """One of the two ends: its arguments are what `ShmEndpoint.attach` needs, and its threads."""
+    """One of the ranks: its arguments are what `ShmEndpoint.attach` needs, its threads and its dtype."""
     import torch
 
     from plait.comm.measure import measure_link
     from plait.comm.shm import ShmEndpoint
+    from plait.nn.dtypes import TORCH_DTYPES
     from plait.prober.handover import hand_over_s
 
     torch.set_num_threads(int(sys.argv[2]))
     endpoint = ShmEndpoint.attach(json.loads(sys.argv[1]))
-    measured = measure_link(endpoint, 1 - endpoint.rank)
-    wake_s = max(0.0, hand_over_s(endpoint, 1 - endpoint.rank) - measured.latency_s)
-    sys.stdout.write(json.dumps([measured.latency_s, measured.bandwidth_bytes_per_s, wake_s]))
+    measured = measure_link(endpoint, 1 - endpoint.rank) if endpoint.rank < 2 else FREE
+    wake_s = hand_over_s(endpoint, range(endpoint.size), TORCH_DTYPES[sys.argv[3]]) - measured.latency_s
+    sys.stdout.write(json.dumps([measured.latency_s, measured.bandwidth_bytes_per_s, max(0.0, wake_s)]))
     endpoint.close()
     return 0
 

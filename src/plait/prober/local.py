@@ -28,9 +28,11 @@ def local_costs(
         kernel: calibrate(spec, kernel.dtype, kernel.threads, stages, rows, fresh=fresh, say=say)
         for kernel in sorted(kernels)
     }
-    threads = max(stage.threads for stage in layout.stages)
-    return MeasuredCosts(spec.layers, calibrations, _link(stages, threads, fresh=fresh))
+    return MeasuredCosts(spec.layers, calibrations, _link(layout, fresh=fresh))
 
 
-def _link(stages: int, threads: int, *, fresh: bool) -> LinkCost:
-    return measure_shm_link(threads, fresh=fresh) if stages > 1 else FREE
+def _link(layout: Layout, *, fresh: bool) -> LinkCost:
+    if len(layout.stages) < 2:
+        return FREE
+    busiest = max(layout.stages, key=lambda stage: stage.threads)
+    return measure_shm_link(busiest.threads, len(layout.stages), busiest.dtype, fresh=fresh)
