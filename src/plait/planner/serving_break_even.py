@@ -9,16 +9,16 @@ from math import inf, sqrt
 
 from plait.costs.serving import ServingModel
 from plait.planner.result import BreakEven
-from plait.planner.serving_figures import figures
-from plait.planner.serving_search import Ranked, Search, value
+from plait.planner.serving_figures import Way, decoding, prefill
+from plait.planner.serving_search import Ranked, Search
 from plait.planner.serving_units import World
 from plait.planner.serving_words import format_bits
 from plait.spec.cluster import Cluster
 from plait.units import format_seconds
 
-_BANDWIDTHS = [10 ** (exponent / 2) for exponent in range(8, 28)]
-_LATENCIES = [10 ** (exponent / 2) for exponent in range(-14, 1)]
-_CLOSE = 1.001
+_BANDWIDTHS = [10.0**exponent for exponent in range(4, 14)]
+_LATENCIES = [10.0**exponent for exponent in range(-7, 1)]
+_CLOSE = 1.003
 
 
 def break_even(search: Search, ranked: Sequence[Ranked]) -> tuple[BreakEven, ...]:
@@ -49,8 +49,7 @@ def _between(search: Search, chosen: Ranked, other: Ranked) -> Iterator[BreakEve
     def lead(wire: tuple[float, float]) -> float:
         """By how many seconds the chosen one is ahead with such links."""
         world = _with_links(small, across, *wire)
-        times = [value(search.objective, figures(world, one.way)) for one in (other, chosen)]
-        return times[0] - times[1]
+        return _value(search, world, other.way) - _value(search, world, chosen.way)
 
     place = "between hosts" if across else "within hosts"
     at = _crossing(lambda one: lead((latency_s, one)), _BANDWIDTHS, bandwidth)
@@ -69,6 +68,15 @@ def _between(search: Search, chosen: Ranked, other: Ranked) -> Iterator[BreakEve
             f"{format_bits(bandwidth)})"
         )
         yield BreakEven(more.kind, "latency", at, text)
+
+
+def _value(search: Search, world: World, way: Way) -> float:
+    """As `value`, of closed forms, and of no more of them than it takes."""
+    if search.objective == "ttft":
+        first_s, each_s = prefill(world, way)
+        return first_s + (way.users - 1) / 2 * each_s
+    round_s = decoding(world, way).round_s
+    return round_s / (way.users * len(way.replicas)) if search.objective == "throughput" else round_s
 
 
 def _crossing(lead: Callable[[float], float], grid: Sequence[float], here: float) -> float | None:

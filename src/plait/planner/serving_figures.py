@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from typing import NamedTuple
 
 from plait.planner.cut import Cut
 from plait.planner.serving_units import Demand, StageTime, Unit, World
@@ -28,7 +29,7 @@ from plait.timeline.metrics import generation_metrics
 LEAST_CAPACITY = 4
 """Messages that a link holds: enough that a stage which runs ahead does not keep its messages back."""
 
-_ROUNDS = 12
+_ROUNDS = 6
 _PROMPTS = 4
 
 
@@ -75,9 +76,7 @@ def _stage(world: World, way: Way, index: int, work: MicroBatch) -> StageTime:
 
 
 def _on_unit(world: World, unit: Unit, layers: tuple[int, int], work: MicroBatch) -> StageTime:
-    sorts = tuple(sorted(Counter(world.alike[slice(*layers)]).items()))
-    ends = layers[0] == 0, layers[1] == world.spec.layers
-    key = unit, sorts, ends, len(work.rows), work.rows[0][2:]
+    key = unit, world.sort(layers), len(work.rows), work.rows[0][2:]
     known = world.known.get(key)
     if known is None:
         exchange = world.model.stage_exchange(unit.devices, layers, work)
@@ -86,46 +85,43 @@ def _on_unit(world: World, unit: Unit, layers: tuple[int, int], work: MicroBatch
     return known
 
 
-def figures(world: World, way: Way) -> dict[str, float]:
-    """The design's keys by closed forms.
+class Decoding(NamedTuple):
+    """One round, as a rank spends it on average: all of it, computing, transferring; and what all ranks send."""
 
-    A round takes m × the slowest stage or link, and never less than one micro-batch takes through all stages and back.
-    """
-    sizes = [len(part) for part in deal([micro_batch(1, 0).rows[0]] * way.users, way.micro_batches)]
-    works = {size: micro_batch(size, round(world.middle)) for size in set(sizes)}
+    round_s: float
+    compute_s: float
+    transfer_s: float
+    sent_bytes: float
+
+
+def figures(world: World, way: Way) -> dict[str, float]:
+    """The design's keys by closed forms."""
+    return _keys(world, way, decoding(world, way), *prefill(world, way))
+
+
+def decoding(world: World, way: Way) -> Decoding:
+    """A round takes m × the slowest stage or link, and never less than a micro-batch takes through all and back."""
+    sizes = Counter(len(part) for part in deal(list(micro_batch(way.users, 0).rows), way.micro_batches))
+    works = {size: micro_batch(size, round(world.middle)) for size in sizes}
     stages = [{size: _stage(world, way, index, work) for size, work in works.items()} for index in range(len(way.cut))]
     links = [world.link(one, other) for one, other in pairwise(way.replicas[0])]
-    item = world.spec.hidden * world.model.sizes.item_bytes
-    largest = max(sizes)
-    path_s = sum(stage[largest].seconds for stage in stages)
-    path_s += sum(link.transfer_s(largest * item) for link in links)
-    if len(stages) > 1:
+    item, largest = world.spec.hidden * world.model.sizes.item_bytes, max(sizes)
+    path_s = sum(stage[largest].seconds for stage in stages) + sum(link.transfer_s(largest * item) for link in links)
+    if links:
         path_s += world.link(way.replicas[0][-1], way.replicas[0][0]).transfer_s(largest * TOKEN_BYTES)
-    busy_s = [sum(stage[size].seconds for size in sizes) for stage in stages]
-    link_s = [sum(link.occupied_s(size * item) for size in sizes) for link in links]
+    busy_s = [sum(stage[size].seconds * times for size, times in sizes.items()) for stage in stages]
+    link_s = [link.occupied_s(way.users * item) for link in links]
     round_s = path_s if way.schedule == LAYERWISE else max(path_s, *busy_s, *link_s)
-    exchange_s = sum(stage[size].exchange_s for stage in stages for size in sizes)
-    compute_s = (sum(busy_s) - exchange_s) / len(stages)
-    transfer_s = (exchange_s + sum(link_s)) / len(stages)
-    ranks = len(way.replicas[0][0].devices)
-    sent = sum(stage[size].sent_bytes for stage in stages for size in sizes)
-    sent += sum(sizes) * (len(links) * item + TOKEN_BYTES * (len(stages) > 1)) * ranks
-    first_s, each_s = _prefill(world, way)
-    return _keys(world, way, round_s, compute_s, transfer_s, sent, first_s, each_s)
+    exchange_s = sum(stage[size].exchange_s * times for stage in stages for size, times in sizes.items())
+    sent = sum(stage[size].sent_bytes * times for stage in stages for size, times in sizes.items())
+    sent += way.users * (len(links) * item + TOKEN_BYTES * (len(stages) > 1)) * len(way.replicas[0][0].devices)
+    count = len(stages)
+    return Decoding(round_s, (sum(busy_s) - exchange_s) / count, (exchange_s + sum(link_s)) / count, sent)
 
 
-def _keys(
-    world: World,
-    way: Way,
-    round_s: float,
-    compute_s: float,
-    transfer_s: float,
-    sent_bytes: float,
-    first_s: float,
-    each_s: float,
-) -> dict[str, float]:
+def _keys(world: World, way: Way, decoded: Decoding, first_s: float, each_s: float) -> dict[str, float]:
     """`first_s`: until the first request's first token; `each_s`: from one request's to the next one's."""
-    job, copies = world.job, len(way.replicas)
+    job, copies, round_s = world.job, len(way.replicas), decoded.round_s
     everyone, prefilled_s = way.users * copies, first_s + (way.users - 1) * each_s
     return {
         "ttft_s": first_s + (way.users - 1) / 2 * each_s,
@@ -133,11 +129,11 @@ def _keys(
         "decode_tokens_per_s": everyone / round_s,
         "tokens_per_s": everyone * job.max_tokens / (prefilled_s + (job.max_tokens - 1) * round_s),
         "time_per_token_s": round_s,
-        "bubble": max(0.0, 1 - compute_s / round_s),
-        "comm_bytes": sent_bytes * copies,
-        "compute_s": compute_s,
-        "transfer_s": transfer_s,
-        "wait_s": max(0.0, round_s - compute_s - transfer_s),
+        "bubble": max(0.0, 1 - decoded.compute_s / round_s),
+        "comm_bytes": decoded.sent_bytes * copies,
+        "compute_s": decoded.compute_s,
+        "transfer_s": decoded.transfer_s,
+        "wait_s": max(0.0, round_s - decoded.compute_s - decoded.transfer_s),
         "peak_bytes": float(max(max(one) for one in memory(world, way))),
     }
 
@@ -159,7 +155,7 @@ def fits(world: World, way: Way) -> bool:
     )
 
 
-def _prefill(world: World, way: Way) -> tuple[float, float]:
+def prefill(world: World, way: Way) -> tuple[float, float]:
     """Seconds to the first request's first token, and between the first tokens of one request and the next."""
     job, item = world.job, world.spec.hidden * world.model.sizes.item_bytes
     starts = range(0, job.prompt_tokens, way.chunk)
@@ -226,26 +222,19 @@ def simulated(world: World, way: Way) -> Mapping[str, float]:
     prompts = [world.job.prompt_tokens] * min(_PROMPTS, way.users)
     forecast = forecast_rounds(replace(plan, slots=len(prompts)), prompts, 1)
     firsts_s = generation_metrics(simulate(plan.layout, forecast, costs, world.spec), forecast)["ttft_s"]
-    first_s, each_s = _prefill(world, one)
+    first_s, each_s = prefill(world, one)
     closed_s = first_s + (len(prompts) - 1) / 2 * each_s
     scale = firsts_s / closed_s if closed_s > 0 else 1.0
-    return _keys(
-        world,
-        way,
-        found["time_per_token_s"],
-        shares.compute_s / each,
-        shares.transfer_s / each,
-        found["comm_bytes"] / _ROUNDS,
-        first_s * scale,
-        each_s * scale,
-    )
+    sent_bytes = found["comm_bytes"] / _ROUNDS
+    decoded = Decoding(found["time_per_token_s"], shares.compute_s / each, shares.transfer_s / each, sent_bytes)
+    return _keys(world, way, decoded, first_s * scale, each_s * scale)
 
 
 def _slowest(world: World, way: Way) -> tuple[Unit, ...]:
     if len(way.replicas) == 1 or way.alike:
         return way.replicas[0]
     alone = [replace(way, replicas=(units,)) for units in way.replicas]
-    return max(alone, key=lambda one: figures(world, one)["time_per_token_s"]).replicas[0]
+    return max(alone, key=lambda one: decoding(world, one).round_s).replicas[0]
 
 
 def _decoding(plan: Plan, position: int, count: int) -> list[Round]:

@@ -50,6 +50,14 @@ class Demand:
     context: int
 
 
+class StageSort(NamedTuple):
+    """How many layers of each sort a stage holds, and whether it is the first and the last."""
+
+    counts: tuple[tuple[int, int], ...]
+    is_first: bool
+    is_last: bool
+
+
 class StageTime(NamedTuple):
     """Seconds of a stage for one micro-batch, of which some are exchanged, and the bytes that its ranks send for it."""
 
@@ -112,6 +120,30 @@ class World:
         """What stages take, once it was asked for."""
         return {}
 
+    @cached_property
+    def _links(self) -> dict[tuple[Unit, Unit], LinkCost]:
+        return {}
+
+    @cached_property
+    def _layer_bytes(self) -> dict[tuple[float, Demand], list[float]]:
+        return {}
+
+    @cached_property
+    def _needs(self) -> dict[object, list[int]]:
+        return {}
+
+    @cached_property
+    def _sorts(self) -> dict[tuple[int, int], StageSort]:
+        return {}
+
+    def sort(self, layers: tuple[int, int]) -> StageSort:
+        """What decides how long a stage takes and how much it holds, beside its devices."""
+        known = self._sorts.get(layers)
+        if known is None:
+            counts = tuple(sorted(Counter(self.alike[slice(*layers)]).items()))
+            known = self._sorts[layers] = StageSort(counts, layers[0] == 0, layers[1] == self.spec.layers)
+        return known
+
     @property
     def middle(self) -> float:
         """Positions that a request has cached in the middle of its answer."""
@@ -124,6 +156,12 @@ class World:
 
     def link(self, source: Unit, to: Unit) -> LinkCost:
         """The slowest of the links that join two units, rank by rank."""
+        known = self._links.get((source, to))
+        if known is None:
+            known = self._links[source, to] = self._link(source, to)
+        return known
+
+    def _link(self, source: Unit, to: Unit) -> LinkCost:
         pairs = {self._ends(one, other) for one, other in zip(source.devices, to.devices, strict=False)}
         links = [self.model.wires.link(one, other) for one, other in pairs if one != other]
         latency_s = max((link.latency_s for link in links), default=0.0)
@@ -138,12 +176,16 @@ class World:
 
     def layer_bytes(self, part: float, demand: Demand) -> list[float]:
         """Weights and cache of every layer, on a device that holds `part` of it."""
+        known_bytes = self._layer_bytes.get((part, demand))
+        if known_bytes is not None:
+            return known_bytes
         model = self.model
         known = {
             layer: model.weight_bytes(layer, part) + model.kv_bytes(layer, demand.slots, demand.context, part)
             for layer in set(self.alike)
         }
-        return [known[layer] for layer in self.alike]
+        self._layer_bytes[part, demand] = found = [known[layer] for layer in self.alike]
+        return found
 
     def fixed_bytes(self, part: float, demand: Demand) -> float:
         """Workspace and process, which every stage takes beside its layers."""
@@ -161,6 +203,10 @@ class World:
 
     def need_bytes(self, unit: Unit, layers: tuple[int, int], demand: Demand) -> list[int]:
         """What each device of a stage must hold."""
+        key = unit.shares, len(unit.devices), self.sort(layers), demand
+        known = self._needs.get(key)
+        if known is not None:
+            return known
         needs = []
         for part in unit.parts(self.spec):
             need = self.fixed_bytes(part, demand) + sum(self.layer_bytes(part, demand)[slice(*layers)])
@@ -169,6 +215,7 @@ class World:
             if layers[1] == self.spec.layers:
                 need += self.last_bytes(part, demand)
             needs.append(round(need))
+        self._needs[key] = needs
         return needs
 
     def free_bytes(self, unit: Unit) -> list[int]:
