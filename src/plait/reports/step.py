@@ -74,7 +74,7 @@ def _positions(forecast: StepForecast) -> Text:
     timeline, layout = forecast.timeline, forecast.plan.layout
     by_rank = _of_ranks(timeline)
     shown = layout.positions[:_SHOWN]
-    rows = [("position", "layers", "ranks", *_COLUMNS)]
+    rows: list[tuple[str, ...]] = [("position", "layers", "ranks", *_COLUMNS)]
     for position, stages in enumerate(shown):
         ranks = layout.stages[stages[0]].ranks
         shares = by_rank[ranks[0]]
@@ -85,10 +85,8 @@ def _positions(forecast: StepForecast) -> Text:
         rows.append((str(position), layers, _ranks(ranks), *seconds, f"{shares.bubble * 100:.1f} %", used))
     wide = [max(len(row[column]) for row in rows) for column in range(3)]
     texts = ["  ".join(f"{cell:<{size}}" for cell, size in zip(row[:3], wide, strict=True)) for row in rows]
-    lines = [
-        Text(text + "".join(f"{cell:>10}" for cell in row[3:7]) + f"  {row[7]}")
-        for text, row in zip(texts, rows, strict=True)
-    ]
+    figures = ["".join(f"{cell:>10}" for cell in row[3:7]) + f"  {row[7]}" for row in rows]
+    lines = [Text(text + cells) for text, cells in zip(texts, figures, strict=True)]
     lines[0].stylize("dim")
     rest = len(layout.positions) - _SHOWN
     if rest > 0:

@@ -32,8 +32,8 @@ class StepForecast:
     """One step. `timeline` has each position's first rank, which stands for the others.
 
     `predicted` holds the design's keys, seconds and bytes of one rank, the mean over all. Its `step_s` has what the
-    timeline lacks: `residue_s`, and what a step takes beside its actions. `free_bytes`: of each position's tightest device. `note` says how
-    far the figures are calibrated.
+    timeline lacks: `residue_s`, and what a step takes beside its actions. `free_bytes`: of each position's tightest
+    device. `note` says how far the figures are calibrated.
     """
 
     plan: TrainingPlan

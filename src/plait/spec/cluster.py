@@ -134,7 +134,7 @@ def first_devices(cluster: Cluster, count: int) -> Cluster:
 
 
 def only_devices(cluster: Cluster, kept: Iterable[str]) -> Cluster:
-    """The cluster with these devices alone, in its own order, their hosts and links. Raises SpecError: no such device."""
+    """The cluster with these devices alone, in its own order. Raises SpecError for one that it does not have."""
     wanted = {cluster.device(name).name for name in kept}
     devices = tuple(device for device in cluster.devices if device.name in wanted)
     used = {device.host for device in devices}
