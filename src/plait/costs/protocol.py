@@ -110,7 +110,11 @@ class Held(NamedTuple):
 
 
 class Memory(Protocol):
-    """Bytes on one device of a stage. Pure, as `Costs` is. For generation `static_bytes` is all there is."""
+    """Bytes on one device of a stage. Pure: the same arguments give the same answer.
+
+    Of a micro-batch only how long its rows are and which of them sample may matter: what depends on where they start,
+    the KV cache, is there the whole time. For generation `static_bytes` and workspace are all there is.
+    """
 
     def static_bytes(self, layout: Layout, stage: int) -> int:
         """What lies there the whole time: weights, gradients, optimizer states; weights and KV cache."""

@@ -13,14 +13,15 @@ A rank computes one action at a time, so what its actions take and give, added u
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from plait.costs.protocol import Memory
+from plait.costs.protocol import Held, Memory
 from plait.plans.action import Action, Kind, Lane
 from plait.plans.layout import Layout
 from plait.plans.round import MicroBatch, Round
@@ -106,7 +107,7 @@ class _Changes:
             one.number: [self._shapes.setdefault(_shape(each), len(self._shapes)) for each in one.work]
             for one in rounds
         }
-        self._known: dict[tuple[int, str, int, int | None], _Change] = {}
+        self._known: dict[tuple[int, str, int], _Change] = {}
         cut = {span.action for span in timeline.spans if span.action.part is not None}
         self._parts = Counter(action._replace(part=None) for action in cut)
 
@@ -115,35 +116,37 @@ class _Changes:
         number, stage, kind, micro_batch, part = action
         letters = kind._value_  # an enum's hash is slow Python
         shape = self._shape_of[number][micro_batch] if letters != _OPTIMIZER else -1
-        change = self._known.get((stage, letters, shape, part))
+        change = self._known.get((stage, letters, shape)) if part is None else None
         if change is None:
             work = self._work[number][micro_batch] if shape >= 0 else MicroBatch(())
-            change = self._change(stage, kind, work, part or 0, self._parts.get(action._replace(part=None), 1))
-            if part is None:
-                self._known[stage, letters, shape, part] = change
+            if part is not None:
+                return self._change(stage, kind, work, part, self._parts[action._replace(part=None)])
+            change = self._known[stage, letters, shape] = self._change(stage, kind, work, 0, 1)
         return change
 
     def _change(self, stage: int, kind: Kind, micro_batch: MicroBatch, part: int, parts: int) -> _Change:
         working = self._memory.working_bytes(self._layout, stage, micro_batch, kind)
-        if kind is Kind.OPTIMIZER:
+        letters = kind._value_
+        if letters == _OPTIMIZER:
             return _Change(working, -working)
         held = self._memory.held(self._layout, stage, micro_batch)
-        if kind is Kind.FORWARD:
+        if letters == _FORWARD:
             return _Change(_share(held.total_bytes, part, parts) + working, -working)
-        freed = {
-            Kind.BACKWARD: held.total_bytes,
-            Kind.BACKWARD_INPUT: held.until_input_bytes,
-            Kind.BACKWARD_WEIGHT: held.until_weight_bytes,
-        }[kind]
+        freed = _FREED[letters](held)
         return _Change(working, -working - _share(freed, part, parts))
 
 
+_FREED: Mapping[str, Callable[[Held], int]] = {
+    Kind.BACKWARD.value: attrgetter("total_bytes"),
+    Kind.BACKWARD_INPUT.value: attrgetter("until_input_bytes"),
+    Kind.BACKWARD_WEIGHT.value: attrgetter("until_weight_bytes"),
+}
 _COMPUTING = frozenset(kind.value for kind in Kind if kind.lane is Lane.COMPUTE)
-_OPTIMIZER = Kind.OPTIMIZER.value
+_FORWARD, _OPTIMIZER = Kind.FORWARD.value, Kind.OPTIMIZER.value
 
 
 def _shape(micro_batch: MicroBatch) -> tuple[object, ...]:
-    return tuple([row[2:] for row in micro_batch.rows])
+    return tuple([row[3:] for row in micro_batch.rows])
 
 
 def _share(size: int, part: int, parts: int) -> int:
