@@ -161,6 +161,26 @@ def test_a_run_that_fits_nowhere_is_predicted_with_the_smallest_micro_batch() ->
     assert predict(run, SELENE).setup.micro_batch == 1
 
 
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ({"gpus": "4"}, "tp 8, pp 4, dp 0, batch 1792 has a figure below 1: are there fewer GPUs than tp × pp?"),
+        ({"heads": "7"}, "tp 8, pp 4, dp 32, batch 1792 has hidden 10240, which 7 heads do not divide"),
+        ({"layers": "3"}, "tp 8, pp 4, dp 32, batch 1792 has 4 stages, but the model only 3 layers"),
+    ],
+)
+def test_rows_that_cannot_be(changed: dict[str, str], words: str) -> None:
+    with pytest.raises(SpecError) as caught:
+        predict(megatron.run_of(record(**changed)), OLDER)
+    assert str(caught.value) == f"a row with {words}"
+
+
+def test_a_batch_that_does_not_divide_is_rounded_down() -> None:
+    """Somebody ran it, so it is predicted: 1,793 sequences as 1,792."""
+    run = megatron.run_of(record(micro_batch="1"))
+    assert predict(run._replace(batch=1793), OLDER).setup == predict(run, OLDER).setup
+
+
 def test_cuts() -> None:
     assert even_cut(7, 3) == ((0, 3), (3, 5), (5, 7))
     assert even_cut(4, 4) == ((0, 1), (1, 2), (2, 3), (3, 4))

@@ -127,6 +127,14 @@ def test_the_page_is_row_by_row() -> None:
     assert "A note." in page
 
 
+def test_selene_is_also_judged_together() -> None:
+    found = validate_tables([SHIPPED["korthikanti2022_tables3_5"], SHIPPED["megatron2021_table1"]])
+    (line,) = [row for row in validation_markdown(found).splitlines() if " + " in row and row.endswith("|  |  |")]
+    assert line.startswith("| korthikanti2022_tables3_5 + megatron2021_table1 | step time | 18 | 16 | 2.")
+    assert len(found) == 2
+    assert " + megatron" not in validation_markdown(found[:1])
+
+
 def test_a_long_table_is_summed_up() -> None:
     many = tuple(Compared(f"row {n}", 100.0, 100.0 + n / 100, "s", calibrated=n == 3) for n in range(LISTED_ROWS + 1))
     page = validation_markdown([Validation("mine", "time", many, "row 3")])

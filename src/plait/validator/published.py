@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from plait.costs.profiles import Profile
 from plait.costs.training import Cut, Machine, StepEstimate, TrainingModel
+from plait.errors import SpecError
 from plait.plans.split import Recompute, Split, TrainingSetup
 from plait.spec.cluster import Network
 from plait.spec.job import TrainingJob
@@ -98,11 +99,12 @@ def even_cut(layers: int, stages: int) -> Cut:
 
 
 def predict(run: Run, profile: Profile) -> Predicted:
-    """The step's prediction. What the table does not say is what the model itself would choose.
+    """The step's prediction. What the table does not say is what the model itself would choose. Errors: SpecError.
 
     Micro-batch: the fastest power of two that fits the memory. Virtual stages: the smallest number above 1 that divides
     a position's layers, if micro-batches divide by the positions.
     """
+    _require(run)
     model = _model(run, profile)
     best: Predicted | None = None
     for micro_batch in _micro_batches(run):
@@ -115,6 +117,19 @@ def predict(run: Run, profile: Profile) -> Predicted:
         setup = _setup(run, next(iter(_micro_batches(run))))
         best = Predicted(model.estimate(setup, even_cut(run.shape.layers, run.pp * setup.virtual)), setup)
     return best
+
+
+def _require(run: Run) -> None:
+    """Degrees and sizes that can be. Errors: SpecError."""
+    words = f"a row with tp {run.tp}, pp {run.pp}, dp {run.dp}, batch {run.batch}"
+    given = (run.tp, run.pp, run.dp, run.batch, run.micro_batch or 1, run.virtual or 1, *run.shape)
+    if min(given) < 1:
+        raise SpecError(f"{words} has a figure below 1: are there fewer GPUs than tp × pp?")
+    if run.shape.hidden % run.shape.heads:
+        raise SpecError(f"{words} has hidden {run.shape.hidden}, which {run.shape.heads} heads do not divide")
+    stages = run.pp * (run.virtual or 1)
+    if stages > run.shape.layers:
+        raise SpecError(f"{words} has {stages} stages, but the model only {run.shape.layers} layers")
 
 
 def _model(run: Run, profile: Profile) -> TrainingModel:
@@ -130,7 +145,7 @@ def _micro_batches(run: Run) -> Iterable[int]:
 
 
 def _setup(run: Run, micro_batch: int) -> TrainingSetup:
-    count = run.batch // run.dp // micro_batch
+    count = max(1, run.batch // run.dp // micro_batch)
     virtual = _virtual(run, count) if run.virtual is None else run.virtual
     return TrainingSetup(
         split=Split(dp=run.dp, pp=run.pp, tp=run.tp),
