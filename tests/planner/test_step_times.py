@@ -27,7 +27,12 @@ def test_the_same_as_the_closed_forms_of_the_schedules(
     expected = closed.step_s(schedule, positions, virtual, micro_batches, f, i, w)
     one = phases(f, i, w).times(virtual)
     p, m = np.float64(positions), np.float64(micro_batches)
-    assert float(step_seconds(schedule, p, virtual, m, one.total, one, np.float64(0))) == pytest.approx(expected)
+    found = float(step_seconds(schedule, p, virtual, m, one.total, one, np.float64(0)))
+    if closed.exact(schedule, positions, virtual, micro_batches) or schedule == "interleaved":
+        assert found == pytest.approx(expected)
+    else:
+        # there `schedules.closed` gives a lower bound, and so does not rank
+        assert found >= expected * (1 - 1e-9)
     in_flight = held(schedule, p, virtual, np.arange(positions) * 1.0, m)
     in_flight = np.broadcast_to(in_flight, positions)
     assert tuple(in_flight) == closed.in_flight(schedule, positions, virtual, micro_batches)

@@ -74,6 +74,11 @@ class Selection:
                 heapq.heappop(kept)
         return sorted(found, key=lambda one: one.rank)[:count]
 
+    def below(self, limit_s: float) -> list[Scored]:
+        """All kept ones that take at most so long by the closed form, best first."""
+        found = [self._score(one) for one in self._best if one.bound_s <= limit_s]
+        return sorted((one for one in found if one and one.step_s <= limit_s), key=lambda one: one.rank)
+
     def families(self) -> Iterator[tuple[Family, Scored]]:
         """The best of every family that fits."""
         for family, one in self._families.items():

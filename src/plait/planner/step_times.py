@@ -1,8 +1,11 @@
 """Closed forms of a step's seconds, for many ways to split at once (arrays of one shape, or numbers).
 
-They are those of `schedules.closed` (a test holds them equal) where stages are equal and links free. Beyond that:
+They are those of `schedules.closed` (a test holds them equal) where stages are equal, links free, and micro-batches as
+many as fill the schedule. Beyond that:
 
 - the slowest position decides how long the pipeline is busy, the mean one how long the bubbles are;
+- with fewer micro-batches than fill a schedule, a step is on the line between one and so many (exact for ZB-H1, a few
+  per cent off for the others);
 - a message between positions takes `hop_s`, and a step waits for so many of them one after another: counted by
   replaying the orders, for 2p micro-batches or more and messages shorter than a stage. 1F1B waits all along: while p
   micro-batches go on, one after another waits for the next, once to the last position and back.
@@ -64,14 +67,31 @@ def step_seconds(
     stage = mean.times(1 / virtual)
     through = p * mean.total
     alone = through - (p * virtual - 1) * stage.weight if schedule in SPLIT_BACKWARD else through
-    bubble = np.maximum(_bubble(schedule, p, m, stage), 0.0)
+    enough = np.maximum(m, _enough(schedule, p))
+    bubble = np.maximum(_bubble(schedule, p, stage), 0.0)
     # in DualPipe-V the first position, which holds embedding and head, is the slowest and has no bubble of its own
-    busy = np.maximum(m * mean.total + bubble, m * slowest_s) if schedule == "dualpipe-v" else m * slowest_s + bubble
-    return np.maximum(busy, alone) + hops(schedule, p, virtual, m) * hop_s
+    full = np.maximum(enough * mean.total + bubble, enough * (slowest_s if schedule == "dualpipe-v" else 0.0))
+    if schedule != "dualpipe-v":
+        full = full + enough * (slowest_s - mean.total)
+    full = np.maximum(full, alone)
+    # with fewer than fill the schedule: about linear between one micro-batch and so many
+    running = alone + (full - alone) * (m - 1) / np.maximum(enough - 1, 1)
+    return np.maximum(running, m * slowest_s) + hops(schedule, p, virtual, m) * hop_s
 
 
-def _bubble(schedule: str, p: Floats, m: Floats, stage: Phases) -> Floats:
-    """`schedules.closed.bubble_s` of arrays; of V schedules with few micro-batches its lower bound."""
+def _enough(schedule: str, p: Floats) -> Floats:
+    """Micro-batches from which on the closed form is exact (`schedules.closed.exact`)."""
+    if schedule == "zb-h1":
+        return p
+    if schedule in ("zb-h2", "zb-v"):
+        return 2 * p - 1
+    if schedule == "dualpipe-v":
+        return 2 * p
+    return 1.0 + 0 * p
+
+
+def _bubble(schedule: str, p: Floats, stage: Phases) -> Floats:
+    """`schedules.closed.bubble_s` of arrays."""
     f, i, w = stage
     n = p - 1
     if schedule == "zb-h1":
@@ -79,7 +99,7 @@ def _bubble(schedule: str, p: Floats, m: Floats, stage: Phases) -> Floats:
     if schedule == "zb-h2":
         return n * _most(f, f + i - 2 * w, i - f)
     if schedule == "zb-v":
-        full = _most(
+        found = _most(
             n * i,
             2 * n * (i - w),
             np.maximum(f, i) + (n - 1) * w,
@@ -88,18 +108,11 @@ def _bubble(schedule: str, p: Floats, m: Floats, stage: Phases) -> Floats:
             2 * n * f - n * i - w,
             2 * n * f - (2 * n + 1) * w,
         )
-        return np.where(n == 0, 0.0, np.where(m >= 2 * p - 1, full, n * f))
-    if schedule == "dualpipe-v":
-        full = _most(
-            n * f,
-            n * (f + i - w),
-            n * (2 * f - i - w),
-            2 * n * (f - w),
-            2 * n * i - n * w - f,
-            n * i - f,
-        )
-        return np.where(n == 0, 0.0, np.where(m >= 2 * p, full, n * f))
-    return n * (f + i + w)
+    elif schedule == "dualpipe-v":
+        found = _most(n * f, n * (f + i - w), n * (2 * f - i - w), 2 * n * (f - w), 2 * n * i - n * w - f, n * i - f)
+    else:
+        found = n * (f + i + w)
+    return np.where(n == 0, 0.0, found)
 
 
 def _most(*terms: Floats) -> Floats:

@@ -1,51 +1,78 @@
-"""From which bandwidth on another kind of split would win: both ways to split computed again over other links."""
+"""From which bandwidth on another kind of split would win: ways to split computed again over other links."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
 from plait.costs.training import TrainingModel
+from plait.planner.grid import Grid
 from plait.planner.result import BreakEven
 from plait.planner.scoring import Scored, closed
+from plait.planner.selection import Selection
 from plait.plans.split import TrainingSetup
 from plait.spec.cluster import Network, Wire
 from plait.units import format_rate
 
 _FAR = 1000.0
 """Looked for up to so many times the bandwidth there is, and down to so small a part of it."""
+_OTHERS = 30.0
+"""Where there is time, every kind is searched again over links so many times as fast and as slow."""
+_TIME = 100_000
+"""There is time where the search looks at no more ways than that."""
 _STEPS = 12
 _NEAR = 0.01
 
+Setups = Mapping[str, Sequence[TrainingSetup]]
+"""For each kind those of its ways that are compared."""
 
-def break_evens(model: TrainingModel, winner: Scored, others: Sequence[Scored]) -> tuple[BreakEven, ...]:
-    """For the best of every other kind: the bandwidth at which it takes as long as the winner, where there is one.
 
-    The bandwidth is that between hosts, or within the host where there is only one. Each kind keeps the setup that is
-    its best one here; a better one may exist over other links, so that its break-even may come earlier, never later.
+def break_evens(selection: Selection, devices: int, winner: Scored, others: Iterable[Scored]) -> tuple[BreakEven, ...]:
+    """The next bandwidth below, and above, what there is at which another kind takes as long as the winner's, if any.
+
+    The bandwidth is that between hosts, or within the host where there is only one. Compared are the best setup of each
+    kind here and, in small searches, over far faster and far slower links: the true break-even may lie a little off.
     """
+    model = selection.grid.model
     between = model.machine.hosts > 1
+    setups = {winner.kind: [winner.setup]} | {one.kind: [one.setup] for one in others}
+    if selection.looked_at <= _TIME:
+        for by in (_OTHERS, 1 / _OTHERS):
+            there = Selection(Grid(_over(model, between, by), devices, selection.grid.limits))
+            for kind, setup in _best_of_kinds(there):
+                setups.setdefault(kind, []).append(setup)
     found = []
-    for one in others:
-        factor = _crossing(partial(_ahead_s, model, winner.setup, one.setup, between))
-        if factor is not None:
-            found.append(_break_even(model, winner, one, factor, between))
+    for far in (1 / _FAR, _FAR):
+        crossings = [
+            (_crossing(partial(_ahead_s, model, between, setups[winner.kind], setups[kind]), far), kind)
+            for kind in setups
+            if kind != winner.kind
+        ]
+        reached = [(factor, kind) for factor, kind in crossings if factor is not None]
+        if reached:
+            factor, kind = (min if far > 1 else max)(reached)
+            found.append(_break_even(model, kind, factor, between))
     return tuple(found)
 
 
-def _break_even(model: TrainingModel, winner: Scored, one: Scored, factor: float, between: bool) -> BreakEven:
+def _best_of_kinds(selection: Selection) -> Iterable[tuple[str, TrainingSetup]]:
+    best: dict[str, Scored] = {}
+    for family, scored in selection.families():
+        if family.kind not in best or scored.rank < best[family.kind].rank:
+            best[family.kind] = scored
+    return [(kind, one.setup) for kind, one in best.items()]
+
+
+def _break_even(model: TrainingModel, kind: str, factor: float, between: bool) -> BreakEven:
     network = model.machine.network
-    value = factor * _per_device(model, network.between_hosts if between else network.within_host)
-    way = "from" if factor > 1 else "below"
+    there = _per_device(model, network.between_hosts if between else network.within_host)
+    value = factor * there
     where = "between hosts" if between else "within the host"
-    text = (
-        f"{one.kind} wins {way} {format_rate(value)} a device {where} on"
-        if factor > 1
-        else f"{one.kind} wins {way} {format_rate(value)} a device {where}"
-    )
+    at = f"{format_rate(value)} a device {where}"
+    text = f"{kind} wins from {at} on" if factor > 1 else f"{kind} wins below {at}"
     quantity = "bandwidth between hosts, bytes/s a device" if between else "bandwidth within a host, bytes/s"
-    return BreakEven(one.kind, quantity, value, f"{text} (there are {format_rate(value / factor)})")
+    return BreakEven(kind, quantity, value, f"{text} (there are {format_rate(there)})")
 
 
 def _per_device(model: TrainingModel, wire: Wire) -> float:
@@ -55,16 +82,28 @@ def _per_device(model: TrainingModel, wire: Wire) -> float:
     return min(wire.bandwidth, wire.host_bandwidth / model.machine.devices_per_host)
 
 
-def _ahead_s(model: TrainingModel, winner: TrainingSetup, other: TrainingSetup, between: bool, by: float) -> float:
-    """By how many seconds the winner is faster where the links are `by` times as fast."""
+def _ahead_s(
+    model: TrainingModel,
+    between: bool,
+    winners: Sequence[TrainingSetup],
+    others: Sequence[TrainingSetup],
+    by: float,
+) -> float:
+    """By how many seconds the winner's kind is faster where the links are `by` times as fast."""
+    there = _over(model, between, by)
+    best, other = (min(closed(there, setup).step_s for setup in setups) for setups in (winners, others))
+    return other - best
+
+
+def _over(model: TrainingModel, between: bool, by: float) -> TrainingModel:
+    """The same model over links that are `by` times as fast."""
     network = model.machine.network
     if between:
         changed = Network(network.within_host, _faster(network.between_hosts, by))
     else:
         changed = Network(_faster(network.within_host, by), network.between_hosts)
     machine = model.machine._replace(network=changed)
-    there = TrainingModel(model.spec, model.job, machine, model.profile)
-    return closed(there, other).step_s - closed(there, winner).step_s
+    return TrainingModel(model.spec, model.job, machine, model.profile)
 
 
 def _faster(wire: Wire, by: float) -> Wire:
@@ -72,19 +111,15 @@ def _faster(wire: Wire, by: float) -> Wire:
     return replace(wire, bandwidth=wire.bandwidth * by, host_bandwidth=shared)
 
 
-def _crossing(ahead_s: Callable[[float], float]) -> float | None:
-    """The factor at which the winner's lead is gone; None where it keeps it from a thousandth to a thousandfold.
+def _crossing(ahead_s: Callable[[float], float], far: float) -> float | None:
+    """The factor between 1 and `far` at which the winner's lead is gone; None where it keeps it.
 
     Seconds are about linear in 1 ÷ bandwidth, so the false position over that finds it in a few steps (Illinois rule).
     """
-    here = ahead_s(1.0)
-    if here <= 0:
+    here, there = ahead_s(1.0), ahead_s(far)
+    if here <= 0 or there >= 0:
         return None
-    for far in (1 / _FAR, _FAR):  # in 1 ÷ bandwidth: faster links first
-        there = ahead_s(1 / far)
-        if there < 0:
-            return 1 / _root(lambda inverse: ahead_s(1 / inverse), (1.0, here), (far, there))
-    return None
+    return 1 / _root(lambda inverse: ahead_s(1 / inverse), (1.0, here), (1 / far, there))
 
 
 def _root(function: Callable[[float], float], positive: tuple[float, float], negative: tuple[float, float]) -> float:

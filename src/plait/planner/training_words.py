@@ -107,9 +107,11 @@ def _compute_causes(two: _Compared) -> list[str]:
         fits = "" if setup.split == chosen.split else ", without which it does not fit"
         found.append(f"{setup.recompute} recompute{fits}")
     if setup.split.ranks < chosen.split.ranks:
-        found.append(f"it uses {setup.split.ranks} devices and not {chosen.split.ranks}")
+        found.append(f"it uses {setup.split.ranks} of the {chosen.split.ranks} devices")
+    if chosen.zero > setup.zero and setup.split.dp * setup.split.ep > 1:
+        found.append(f"every replica does the whole optimizer step (ZeRO-{setup.zero})")
     if not found:
-        found.append("the devices compute smaller pieces, or unequal ones")
+        found.append("its micro-batches or shards are of a less efficient size")
     return found
 
 
@@ -125,7 +127,11 @@ def _transfer_causes(two: _Compared) -> list[str]:
     if not found:
         times = two.figures["comm_bytes"] / max(1.0, two.best["comm_bytes"])
         bytes_ = format_bytes(two.figures["comm_bytes"])
-        found.append(f"a device sends {bytes_} a step, {times:.3g} × as much" if times > 1 else "slower exchanges")
+        found.append(
+            f"a device sends {bytes_} a step, {times:.3g} × as much"
+            if times > 1
+            else "its exchanges hide less behind computing"
+        )
     return found
 
 
@@ -141,8 +147,11 @@ def _wait_causes(two: _Compared) -> list[str]:
 
 
 _CAUSES = {"compute": _compute_causes, "transfer": _transfer_causes, "wait": _wait_causes}
+_NOTHING_S = 1e-6
 _RECOMPUTED = {"none": 0, "selective": 1, "full": 2}
 
 
 def _signed(seconds: float) -> str:
+    if abs(seconds) < _NOTHING_S:
+        return "+0 s"
     return f"{'-' if seconds < 0 else '+'}{format_seconds(abs(seconds))}"
