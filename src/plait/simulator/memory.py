@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 
 from plait.costs.protocol import Held, Memory
 from plait.plans.action import Action, Kind, Lane
+from plait.plans.collection import no_collection
 from plait.plans.layout import Layout
 from plait.plans.round import MicroBatch, Round
 from plait.timeline.timeline import Timeline
@@ -66,15 +67,16 @@ def memory_over_time(
     cut. Weights, gradients, optimizer states and the KV cache are there from the first to the last moment.
     """
     static = _static(layout, memory)
-    change_of = _Changes(timeline, rounds, layout, memory).of
     columns: dict[int, tuple[list[float], list[int]]] = {}
-    for _, action, rank, start_s, end_s, _, _ in timeline.spans:
-        column = columns.get(rank)
-        if column is None:
-            column = columns[rank] = ([], [])
-        if action[2]._value_ in _COMPUTING:
-            column[0].extend((start_s, end_s))
-            column[1].extend(change_of(action))
+    with no_collection():
+        change_of = _Changes(timeline, rounds, layout, memory).of
+        for _, action, rank, start_s, end_s, _, _ in timeline.spans:
+            column = columns.get(rank)
+            if column is None:
+                column = columns[rank] = ([], [])
+            if action[2]._value_ in _COMPUTING:
+                column[0].extend((start_s, end_s))
+                column[1].extend(change_of(action))
     return {
         rank: MemoryCurve(static[rank], np.array(times_s), static[rank] + np.cumsum(steps, dtype=np.int64))
         for rank, (times_s, steps) in sorted(columns.items())
