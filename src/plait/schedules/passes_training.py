@@ -5,11 +5,11 @@ waiting until its message is there; so a receive comes as late as it can: right 
 before the send of the computation just before that, if its message is there by then: nobody needs to wait for a send
 to end. And it comes no later than the sender makes the k-th message after it for the same link, which would not fit.
 
-That is free of deadlock for every k from 1 on. Take the times of the order with F = I = W = 1 and free hand-overs. At
-each time T, first those receives whose messages were made before T, then the sends of what ends at T, then the
-receives of messages made at T, then what begins at T. Each of these needs only what stands before it in that list: a
-send fits, since the k-th message before it, made earlier, was received at T at the latest. So all can be done, one
-after another; lanes that keep this order can wait for nothing else.
+That is free of deadlock for every k from 1 on. Take the times of the order with F = I = W and hand-overs that take a
+little. At each time T come first the receives, then the sends of what ends at T, then what begins at T. Each of these
+needs only what stands before it in that list: a message that is received was made, and sent, at an earlier time; a send
+fits, since the k-th message before it was received at T at the latest. So all can be done, one after another, and lanes
+that keep this order can wait for nothing else.
 """
 
 from __future__ import annotations
@@ -37,24 +37,30 @@ _SF, _RF, _SB, _RB, _G, _O, _A = (
         Kind.GATHER_PARAMETERS,
     )
 )
-_EARLIER, _SENDS, _JUST_MADE, _COMPUTES = range(4)
+_RECEIVES, _SENDS, _COMPUTES = range(3)
 """What comes first at one time."""
+
+_COMPUTE, _HAND_OVER = 16, 1
+"""Times by which receives are placed: whole numbers, so that what is at the same time is equal.
+
+Hand-overs take a little, or a receive would come after the send of a computation that ends just as its message is made;
+but behind a stage that was itself held up by the same hand-over the message is there by then.
+"""
 
 
 def add_messages(order: Order, capacity: int) -> Lowered:
     """Sends and receives between stages on different positions, for links that hold `capacity` messages."""
-    ticks = tick([even_run(order, 1, 1, 1)])[0]
+    ticks = tick([even_run(order, _COMPUTE, _COMPUTE, _COMPUTE, _HAND_OVER)])[0]
     begin_s, end_s = ticks.begin_s, ticks.begin_s + ticks.seconds
     whole = lower(order)
     made, used, to = _messages(whole)
     received_s = np.minimum(begin_s[used], _full_s(whole.position[made], to, end_s[made], capacity))
-    turn = np.where(end_s[made] < received_s, _EARLIER, _JUST_MADE)
     forward = whole.kinds[made] == F
     rows = np.concatenate([np.arange(len(whole)), made, used])
     both = whole.at(rows)
     kinds = np.concatenate([whole.kinds, np.where(forward, _SF, _SB), np.where(forward, _RF, _RB)])
     when = np.concatenate([begin_s, end_s[made], received_s])
-    phase = np.concatenate([np.full(len(whole), _COMPUTES), np.full(len(made), _SENDS), turn])
+    phase = np.repeat([_COMPUTES, _SENDS, _RECEIVES], [len(whole), len(made), len(made)])
     first = np.concatenate([begin_s, end_s[made], end_s[made]])
     sort = np.lexsort((first, phase, when, both.position))
     placed = Lowered(order, both.position, kinds.astype(np.int32), both.stages, both.micro_batches, both.parts)
