@@ -126,6 +126,13 @@ def test_a_generation_plan_is_simulated_on_its_own_cluster(run: Run, tmp_path: P
     assert "0F0" in page.stdout
 
 
+def test_machines_without_16_bit_figures_train_in_float32(run: Run, tmp_path: Path) -> None:
+    path = tmp_path / "plan.toml"
+    train = ("--cluster", "raspberry-pi-5", "--task", "train", "--batch", 4, "--seq", 256)
+    answer(run("plan", "smollm2-135m", *train, "--json", "-o", path))
+    assert {stage.dtype for stage in load_plan_file(path).plan.layout.stages} == {"float32"}
+
+
 def test_replicas_are_simulated_once(run: Run, tmp_path: Path) -> None:
     path = tmp_path / "plan.toml"
     assert run("plan", "qwen3-8b", "--cluster", "h100", "--gpus", 4, "--users", 4, "--dp", 4, "-o", path).exit_code == 0

@@ -6,6 +6,7 @@ import re
 
 import pytest
 
+from plait.costs.profiles import profile_names
 from plait.costs.work import model_parameters
 from plait.errors import SpecError
 from plait.spec.cluster import Cluster, EqualMachine, Network, Wire, equal_machine
@@ -61,6 +62,12 @@ def test_a_count_that_is_off_is_seen() -> None:
 def test_active_parameters_of_experts(name: str, active: float) -> None:
     """As the model cards say them; they round."""
     assert model_parameters(model_preset(name)).active == pytest.approx(active, rel=0.02)
+
+
+def test_profiles_that_are_named_are_there() -> None:
+    named = {device_preset(name).profile for name in preset_names()["devices"]} - {None}
+    assert named <= set(profile_names())
+    assert "a100" in named
 
 
 def test_models_of_all_sorts() -> None:

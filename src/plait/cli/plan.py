@@ -60,7 +60,7 @@ def plan(
     from plait.planner.result import choice_json
 
     spec, machines = _model(model), _cluster(cluster, gpus)
-    job = _job(spec, task, prompt, max_tokens, users, context, batch, seq, dtype)
+    job = _job(spec, machines, task, prompt, max_tokens, users, context, batch, seq, dtype)
     limits = Limits(dp=dp, pp=pp, tp=tp, ep=ep, virtual=virtual, micro_batch=micro_batch, schedule=schedule)
     choice = make_plan(
         spec,
@@ -110,6 +110,7 @@ def _cluster(name: str | None, gpus: int | None) -> Cluster:
 
 def _job(
     spec: ModelSpec,
+    cluster: Cluster,
     task: str,
     prompt: int,
     max_tokens: int,
@@ -119,12 +120,13 @@ def _job(
     seq: int | None,
     dtype: str | None,
 ) -> Job | TrainingJob:
+    from plait.planner.plan import usual_dtype
     from plait.spec.job import Job, TrainingJob
 
     if task == "train":
         if batch is None:
             raise SpecError("training needs --batch: sequences of one step over all devices, as in --batch 512")
-        return TrainingJob(batch, seq or min(_SEQUENCE, spec.max_positions), dtype or "bfloat16")
+        return TrainingJob(batch, seq or min(_SEQUENCE, spec.max_positions), dtype or usual_dtype(cluster))
     given = [name for name, value in (("--batch", batch), ("--seq", seq)) if value is not None]
     if given:
         raise SpecError(f"{' and '.join(given)} {'is' if len(given) == 1 else 'are'} of training: --task train")
