@@ -7,7 +7,9 @@ any stage's seconds one subtraction.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
+from functools import cached_property
 from itertools import accumulate
 from operator import add, sub
 from typing import NamedTuple
@@ -97,9 +99,23 @@ class LayerTimes:
             if kind not in known:
                 known[kind] = self._layer(layer)
             each.append(known[kind])
-        self.before = tuple(accumulate(each, Times.plus, initial=Times()))
+        self.layers = tuple(each)
         self.first = self._embedding()
         self.last = self._head()
+
+    @cached_property
+    def before(self) -> tuple[Times, ...]:
+        """The sums over the layers before each, and over all."""
+        return tuple(accumulate(self.layers, Times.plus, initial=Times()))
+
+    def total(self, first: int, end: int) -> Times:
+        """Layers [first, end) together: most are alike, so that a search needs no sums over each for this."""
+        kinds = {id(one): one for one in self.layers}
+        counts = Counter(map(id, self.layers[first:end]))
+        found = Times()
+        for kind, count in counts.items():
+            found = found.plus(Times._make(count * value for value in kinds[kind]))
+        return found
 
     def stage(self, layers: tuple[int, int]) -> Times:
         """A stage's, with the embedding on the first and the head on the last, and what a micro-batch takes beside."""

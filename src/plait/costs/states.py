@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from math import prod
 from types import MappingProxyType
 from typing import NamedTuple
@@ -98,6 +99,7 @@ class StateBytes(NamedTuple):
         return StateBytes(*(mine + its for mine, its in zip(self, other, strict=True)))
 
 
+@lru_cache(maxsize=4096)
 def layer_rank_parameters(spec: ModelSpec, layer: int, share: Share, ep: int = 1) -> RankParameters:
     """Parameters of a layer on a rank with this share.
 

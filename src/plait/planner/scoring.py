@@ -61,8 +61,8 @@ def balanced(model: TrainingModel, setup: TrainingSetup) -> Cut:
     def total(row: Sequence[float]) -> float:
         return row[0] + row[1] + row[2]
 
-    before, all_of = total(times.before[early]), total(times.before[-1])
-    layer = (all_of - before) / (layers - early)
+    before = total(times.total(0, early))
+    layer = total(times.total(early, layers)) / (layers - early)
     first, last = total(times.first) + before - early * layer, total(times.last)
     weights = Weights(*(np.float64(value) for value in (layer, first, last)))  # type: ignore[arg-type]
     folded = setup.schedule in V_SHAPED

@@ -76,7 +76,8 @@ def step_seconds(
     full = np.maximum(full, alone)
     # with fewer than fill the schedule: about linear between one micro-batch and so many
     running = alone + (full - alone) * (m - 1) / np.maximum(enough - 1, 1)
-    return np.maximum(running, m * slowest_s) + hops(schedule, p, virtual, m) * hop_s
+    seconds: Floats = np.maximum(running, m * slowest_s) + hops(schedule, p, virtual, m) * hop_s
+    return seconds
 
 
 def _enough(schedule: str, p: Floats) -> Floats:

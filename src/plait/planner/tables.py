@@ -90,10 +90,9 @@ def _layer_row(model: TrainingModel, setup: TrainingSetup) -> list[float]:
     times, kept = model.times(setup), model.layer_bytes(setup)
     layers, early = model.spec.layers, early_layers(model.spec)
     usual = layers - early
-    layer = [(end - begin) / usual for begin, end in zip(times.before[early], times.before[-1], strict=True)]
-    first = [
-        more + before - early * each for more, before, each in zip(times.first, times.before[early], layer, strict=True)
-    ]
+    layer = [total / usual for total in times.total(early, layers)]
+    begun = times.total(0, early)
+    first = [more + before - early * each for more, before, each in zip(times.first, begun, layer, strict=True)]
     a_layer = (kept.before[-1] - kept.before[early]) / usual
     kept_first = kept.first + kept.before[early] - early * a_layer
     seconds = [*layer[:3], *first[:3], *times.last[:3]]

@@ -42,18 +42,36 @@ def break_evens(selection: Selection, devices: int, winner: Scored, others: Iter
             there = Selection(Grid(_over(model, between, by), devices, selection.grid.limits))
             for kind, setup in _best_of_kinds(there):
                 setups.setdefault(kind, []).append(setup)
+    compared = _Compared(model, between, setups, winner.kind)
     found = []
     for far in (1 / _FAR, _FAR):
-        crossings = [
-            (_crossing(partial(_ahead_s, model, between, setups[winner.kind], setups[kind]), far), kind)
-            for kind in setups
-            if kind != winner.kind
-        ]
+        crossings = [(_crossing(partial(compared.ahead_s, kind), far), kind) for kind in setups if kind != winner.kind]
         reached = [(factor, kind) for factor, kind in crossings if factor is not None]
         if reached:
             factor, kind = (min if far > 1 else max)(reached)
             found.append(_break_even(model, kind, factor, between))
     return tuple(found)
+
+
+class _Compared:
+    """Kinds of split over links that are so many times as fast; what was computed once is kept."""
+
+    def __init__(self, model: TrainingModel, between: bool, setups: Setups, winner: str) -> None:
+        self.model, self.between, self.setups, self.winner = model, between, setups, winner
+        self._models = {1.0: model}
+        self._seconds: dict[tuple[str, float], float] = {}
+
+    def ahead_s(self, kind: str, by: float) -> float:
+        """By how many seconds the winner's kind is faster than this one over links `by` times as fast."""
+        return self._best_s(kind, by) - self._best_s(self.winner, by)
+
+    def _best_s(self, kind: str, by: float) -> float:
+        key = kind, by
+        if key not in self._seconds:
+            if by not in self._models:
+                self._models[by] = _over(self.model, self.between, by)
+            self._seconds[key] = min(closed(self._models[by], setup).step_s for setup in self.setups[kind])
+        return self._seconds[key]
 
 
 def _best_of_kinds(selection: Selection) -> Iterable[tuple[str, TrainingSetup]]:
@@ -80,19 +98,6 @@ def _per_device(model: TrainingModel, wire: Wire) -> float:
     if wire.host_bandwidth is None:
         return wire.bandwidth
     return min(wire.bandwidth, wire.host_bandwidth / model.machine.devices_per_host)
-
-
-def _ahead_s(
-    model: TrainingModel,
-    between: bool,
-    winners: Sequence[TrainingSetup],
-    others: Sequence[TrainingSetup],
-    by: float,
-) -> float:
-    """By how many seconds the winner's kind is faster where the links are `by` times as fast."""
-    there = _over(model, between, by)
-    best, other = (min(closed(there, setup).step_s for setup in setups) for setups in (winners, others))
-    return other - best
 
 
 def _over(model: TrainingModel, between: bool, by: float) -> TrainingModel:
