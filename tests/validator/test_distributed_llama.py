@@ -101,6 +101,13 @@ def test_rows_that_are_predicted_are_not_looked_at() -> None:
     assert profiles(rows) == profiles(changed)
 
 
+def test_a_version_never_heard_of() -> None:
+    """Fitted on its first row, or of three and more on the two with the fewest machines."""
+    rows = [read_row(record)._replace(version="0.99") for record in records(SPEED) if record["version"] == "0.3.1"]
+    assert [is_calibrated(row, rows) for row in rows] == [True, True, False, False, False, False]
+    assert [is_calibrated(row, rows[:2]) for row in rows[:2]] == [True, False]
+
+
 def test_calibrated_rows_are_in_the_table() -> None:
     there = {(row.version, row.model, row.nodes) for row in map(read_row, records(SPEED))}
     for version, calibration in CALIBRATIONS.items():

@@ -14,8 +14,9 @@ from math import prod
 
 from plait.costs.forward import Rows, Sizes, forward_operations, rows_of
 from plait.costs.memory import FORMAT_BYTES
-from plait.costs.operations import Operation, Work, embedding_operations, head_operations
+from plait.costs.operations import Work, embedding_operations, head_operations
 from plait.costs.protocol import FREE, Exchange, LinkCost, Load, Running
+from plait.costs.serving_rates import Rates, note_of, profiles_of, rates_of
 from plait.costs.shares import Share, rank_shares, whole
 from plait.costs.tensor_group import Wires, share_of
 from plait.costs.work import cache_values
@@ -24,7 +25,7 @@ from plait.plans.action import Kind
 from plait.plans.layout import Layout, Stage
 from plait.plans.round import MicroBatch
 from plait.plans.rules import TOKEN_BYTES
-from plait.spec.cluster import Cluster, Device
+from plait.spec.cluster import Cluster
 from plait.spec.model import ModelSpec
 from plait.spec.tensors import has_experts, layer_tensors
 
@@ -38,39 +39,27 @@ _WHOLE = ("norm", "router", "q_down", "kv_down")
 """Parts of the names of tensors that every rank of a tensor group holds whole."""
 
 
-@dataclass(frozen=True, slots=True)
-class Rates:
-    """What a device reaches: FLOP/s and bytes/s, and what an action takes beside its layers."""
-
-    flops: float
-    bandwidth: float
-    action_s: float = 0.0
-
-    def seconds(self, operation: Operation) -> float:
-        """The roofline's."""
-        return max(operation.flops / self.flops, operation.moved_bytes / self.bandwidth)
-
-
 class ServingModel:
     """Seconds and bytes of one model's generation on the devices and links of a cluster.
 
     `dtype`: of activations and caches, and of what is computed. `weights`: the format that weights are stored and read
-    in, by default `dtype`. Figures of a device without a profile are taken as they are. Errors: SpecError for names
-    never heard of.
+    in, by default `dtype`. What devices and links reach of their figures is their profile's; without one they are taken
+    as they are. Errors: SpecError for dtypes, formats and devices never heard of.
     """
 
     def __init__(self, spec: ModelSpec, cluster: Cluster, dtype: str = "bfloat16", weights: str | None = None) -> None:
         self.spec, self.cluster, self.dtype, self.weights = spec, cluster, dtype, weights or dtype
         item_bytes = _known(dtype, ITEM_BYTES, "dtype")
         self.sizes = Sizes(_known(self.weights, FORMAT_BYTES, "weight format"), item_bytes)
-        self.wires = Wires(cluster)
-        self._rates = {device.name: _rates(device, dtype) for device in cluster.devices}
-        self._layer_s: dict[tuple[str, object, tuple[Rows, ...], Share], float] = {}
+        profiles = profiles_of(cluster.devices)
+        self.wires = Wires(cluster, profiles)
+        self._rates = rates_of(cluster.devices, dtype, profiles)
+        self._layer_s: dict[tuple[Rates, object, tuple[Rows, ...], Share], float] = {}
 
     @property
     def note(self) -> str:
         """How far the figures are calibrated."""
-        return "not calibrated: the devices' figures as they are"
+        return note_of(self.cluster.devices)
 
     # seconds on one device
 
@@ -84,7 +73,7 @@ class ServingModel:
     def first_s(self, device: str, tokens: int, rows: int = 0, share: float = 1.0) -> float:
         """The embedding of `tokens` positions; every rank of a tensor group does all of it."""
         work = Work(tokens, 0.0, whole(self.spec), item_bytes=self.sizes.item_bytes)
-        return sum(map(self._of(device).seconds, embedding_operations(self.spec, work)))
+        return self._of(device).seconds(embedding_operations(self.spec, work))
 
     def last_s(self, device: str, tokens: int, rows: int, share: float = 1.0) -> float:
         """Final norm, LM head and sampling of the `rows` positions that yield a token; 0 where none does."""
@@ -92,7 +81,7 @@ class ServingModel:
             return 0.0
         part, sizes = share_of(self.spec, share), self.sizes
         work = Work(rows, 0.0, part, item_bytes=sizes.item_bytes, weight_bytes=sizes.weight_bytes)
-        return sum(map(self._of(device).seconds, head_operations(self.spec, work)))
+        return self._of(device).seconds(head_operations(self.spec, work))
 
     def fixed_s(self, device: str) -> float:
         """What a stage's forward takes beside its layers, whatever it computes."""
@@ -150,11 +139,12 @@ class ServingModel:
         return seconds + sum(self._layer(device, layer, rows, share) for layer in range(*layers))
 
     def _layer(self, device: str, layer: int, rows: tuple[Rows, ...], share: Share) -> float:
-        key = device, self._alike(layer), rows, share
+        rates = self._of(device)
+        key = rates, self._alike(layer), rows, share
         known = self._layer_s.get(key)
         if known is None:
             operations = forward_operations(self.spec, layer, rows, share, self.sizes)
-            known = self._layer_s[key] = sum(map(self._of(device).seconds, operations))
+            known = self._layer_s[key] = rates.seconds(operations)
         return known
 
     def _alike(self, layer: int) -> object:
@@ -286,16 +276,3 @@ def _known(name: str, known: Mapping[str, float], what: str) -> float:
     if name not in known:
         raise SpecError(f"unknown {what} {name!r}: {nearest(name, known)}")
     return known[name]
-
-
-def _rates(device: Device, dtype: str) -> Rates:
-    return Rates(speed(device, dtype), device.memory_bandwidth)
-
-
-def speed(device: Device, dtype: str) -> float:
-    """FLOP/s of a device in a dtype; where it gives none, of the other 16-bit one, or the slowest that it gives."""
-    sixteen = ("bfloat16", "float16")
-    for name in (dtype, *(sixteen if dtype in sixteen else ())):
-        if name in device.flops:
-            return device.flops[name]
-    return min(device.flops.values())

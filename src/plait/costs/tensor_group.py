@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import permutations
 from math import ceil
 
 from plait.costs.protocol import Exchange
+from plait.costs.serving_rates import Profiles
 from plait.costs.shares import Share, whole
 from plait.errors import PlanError
 from plait.spec.cluster import Cluster, Link
@@ -41,11 +43,12 @@ def share_of(spec: ModelSpec, part: float) -> Share:
 
 
 class Wires:
-    """The links of a cluster, looked up once each."""
+    """The links of a cluster, as fast as the sending device's profile says that they get; looked up once each."""
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: Cluster, profiles: Profiles | None = None) -> None:
         self._cluster = cluster
         self._host = {device.name: device.host for device in cluster.devices}
+        self._profiles = profiles or {}
         self._known: dict[tuple[str, str], Link] = {}
         self._reduced: dict[tuple[tuple[str, ...], float], Exchange] = {}
         between = cluster.network.between_hosts if cluster.network is not None else None
@@ -55,8 +58,17 @@ class Wires:
         """The directed link. Errors: SpecError."""
         known = self._known.get((source, to))
         if known is None:
-            known = self._known[source, to] = self._cluster.link(source, to)
+            given, profile = self._cluster.link(source, to), self._profiles.get(source)
+            if profile is not None:
+                inside = self._host[source] == self._host[to]
+                share = profile.within_share if inside else profile.between_share
+                given = replace(given, bandwidth=given.bandwidth * share)
+            known = self._known[source, to] = given
         return known
+
+    def _start_s(self, devices: Sequence[str]) -> float:
+        """What starting a collective takes."""
+        return max((0.0 if profile is None else profile.exchange_s) for profile in map(self._profiles.get, devices))
 
     def transfer_s(self, source: str, to: str, message_bytes: float) -> float:
         """One message: latency + bytes ÷ bandwidth; nothing within a device."""
@@ -96,10 +108,11 @@ class Wires:
             pairs, n = list(permutations(group, 2)), len(group)
             around = list(zip(group, (*group[1:], group[0]), strict=True))
             least = round(2 * (n - 1) / n * size)
+            start_s = self._start_s(group)
             known = self._reduced[group, size] = min(
-                Exchange(2 * self.step_s(dict.fromkeys(pairs, size / n)), least),
-                Exchange(2 * (n - 1) * self.step_s(dict.fromkeys(around, size / n)), least),
-                Exchange(self.step_s(dict.fromkeys(pairs, size)), round((n - 1) * size)),
+                Exchange(start_s + 2 * self.step_s(dict.fromkeys(pairs, size / n)), least),
+                Exchange(start_s + 2 * (n - 1) * self.step_s(dict.fromkeys(around, size / n)), least),
+                Exchange(start_s + self.step_s(dict.fromkeys(pairs, size)), round((n - 1) * size)),
             )
         return known
 

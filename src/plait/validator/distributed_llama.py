@@ -6,6 +6,7 @@ squares each time: none is written down here.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import combinations
@@ -52,7 +53,8 @@ CALIBRATIONS: Mapping[str, Calibration] = {
     # one row does not say what of the wait is latency: it is that of 0.7.0, on the same machines on the same day
     "0.6.0": Calibration((("Llama 3 8B", 2),), "0.7.0"),
 }
-"""A version that is not named has one row, or is fitted on its first: then nothing is predicted for it."""
+"""A version that is not named is fitted on its first row, or on two where it has three or more: those of the model with
+the most rows, on the fewest machines."""
 
 
 class Row(NamedTuple):
@@ -101,7 +103,7 @@ def number(record: Record, column: str, *, positive: bool = True) -> float:
 
 
 def profiles(rows: Sequence[Row]) -> dict[str, Profile]:
-    """Each version's, fitted on its rows of `CALIBRATIONS`, or on its first row."""
+    """Each version's, fitted on the rows that `is_calibrated` names."""
     found: dict[str, Profile] = {}
     versions = dict.fromkeys(row.version for row in rows)
     for version in sorted(versions, key=lambda name: CALIBRATIONS.get(name, Calibration(())).latency_of is not None):
@@ -113,7 +115,12 @@ def is_calibrated(row: Row, rows: Sequence[Row]) -> bool:
     """True where the row's version is fitted on it."""
     if row.version in CALIBRATIONS:
         return (row.model, row.nodes) in CALIBRATIONS[row.version].rows
-    return row == next(one for one in rows if one.version == row.version)
+    own = [one for one in rows if one.version == row.version]
+    if len(own) < 3:
+        return row == own[0]
+    counts = Counter(one.model for one in own)
+    most = [one for one in own if one.model == max(counts, key=lambda model: counts[model])]
+    return row in sorted(most, key=lambda one: one.nodes)[:2]
 
 
 def _fitted(version: str, rows: Sequence[Row], others: Mapping[str, Profile]) -> Profile:

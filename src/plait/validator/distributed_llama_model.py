@@ -58,10 +58,15 @@ SPECS: Mapping[str, ModelSpec] = {
         _llama("Llama 2 13B", 40, 5120, 40, 40, 13824, 32000),
         _llama("Llama 2 70B", 80, 8192, 64, 8, 28672, 32000),
         _llama("Llama 3 8B", 32, 4096, 32, 8, 14336, 128256),
+        _llama("Llama 3 70B", 80, 8192, 64, 8, 28672, 128256),
+        _llama("Llama 3.1 8B", 32, 4096, 32, 8, 14336, 128256),
+        _llama("Llama 3.1 70B", 80, 8192, 64, 8, 28672, 128256),
+        _llama("Llama 3.2 1B", 16, 2048, 32, 8, 8192, 128256),
+        _llama("Llama 3.2 3B", 28, 3072, 24, 8, 8192, 128256),
         _llama("TinyLlama 1.1B", 22, 2048, 32, 4, 5632, 32000),
     )
 }
-"""The tables' models, from their config.json."""
+"""The tables' models and their relatives, from their config.json."""
 
 
 class Sent(NamedTuple):
