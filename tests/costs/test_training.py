@@ -184,6 +184,21 @@ def test_zero_shards_the_optimizer_and_gathers() -> None:
     assert sharded.reduced_bytes == pytest.approx(whole.reduced_bytes / 2)
 
 
+def test_zero_2_reduces_every_micro_batch_and_zero_3_gathers_weights_twice() -> None:
+    """Bytes a device sends, in parameters: 2 · 7/8 · (reduced + m times as much as it is said)."""
+    training = model(profile=PLAIN.changed(**{**EXACT, "reduced_bytes": 4.0, "hidden_reduction": 0.0}))
+    cut, count = even_cut(16, 1), 8
+    bytes_, seconds = {}, {}
+    for zero in (1, 2, 3):
+        found = training.estimate(setup(split=Split(dp=8), micro_batches=count, zero=zero), cut)
+        bytes_[zero], seconds[zero] = found.comm_bytes, found.step_s
+    part = training._rank_parameters(setup(split=Split(dp=8)), cut)[0].dense * 7 / 8
+    assert bytes_[1] == pytest.approx(part * (4 + 2))
+    assert bytes_[2] == pytest.approx(part * (4 * count + 2))
+    assert bytes_[3] == pytest.approx(part * (4 * count + 2 * 2 * count))
+    assert seconds[1] < seconds[2] < seconds[3]
+
+
 def test_messages_in_parts_are_shorter() -> None:
     """Scatter and gather: a rank sends 1 / tp of the activations to the other host, where the group gathers them."""
     one = setup(split=Split(pp=4, tp=8))
@@ -232,7 +247,7 @@ def test_the_backward_hides_what_the_profile_says() -> None:
 
 def test_notes() -> None:
     training = model(profile=profile_named("a100"))
-    assert training.note == "not calibrated here: profile 'a100' extrapolates (hidden 1024 is outside 6144 to 25600)"
+    assert training.note == "not calibrated here: profile 'a100' extrapolates (hidden 1024 is outside 2304 to 25600)"
     wide = gpt(Shape(12288, 96, 16, 512, 51200))
     assert model(profile=profile_named("a100"), spec=wide).note.startswith("± 1.")
     llama = replace(wide, mlp="gated")

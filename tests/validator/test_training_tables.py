@@ -11,7 +11,7 @@ import pytest
 from plait.costs.collectives import Group
 from plait.costs.layer_times import LayerTimes, Times
 from plait.costs.profiles import Profile, profile_named
-from plait.costs.training import TrainingModel
+from plait.costs.reductions import Reductions
 from plait.errors import SpecError
 from plait.validator import korthikanti, megatron, stage_times, vtrain
 from plait.validator.fit import table
@@ -113,14 +113,14 @@ def test_no_exchanges_break_the_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_gradients_over_one_adapter_break_the_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where several ranks of a group stand on one host each has its own way out; the ring does not share one."""
-    original = TrainingModel._reduction_groups
+    original = Reductions.groups
 
-    def narrow(self: TrainingModel, split: object) -> tuple[Group, Group]:
+    def narrow(self: Reductions, split: object) -> tuple[Group, Group]:
         groups = original(self, split)  # type: ignore[arg-type]
         return tuple(Group(1, one.inner, one.ranks, one.outer or one.inner) for one in groups)  # type: ignore[return-value]
 
     before = errors(eighteen())
-    monkeypatch.setattr(TrainingModel, "_reduction_groups", narrow)
+    monkeypatch.setattr(Reductions, "groups", narrow)
     assert errors(eighteen())[1] > before[1] + 1
 
 

@@ -10,11 +10,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from plait.costs.collectives import Group, all_gather_s, all_reduce_s, reduce_scatter_s, sent_bytes
+from plait.costs.collectives import all_gather_s
 from plait.costs.layer_times import Groups, Inside, LayerTimes, Times
 from plait.costs.profiles import Profile, profile_for, rates
+from plait.costs.reductions import Reductions, Repeated, StageTail
 from plait.costs.states import RankParameters, Recipe, rank_parameters, recipe_for, state_bytes
-from plait.costs.topology import Fabric, gradient_reach, group_on, lay, stage_link
+from plait.costs.topology import Fabric, group_on, lay, stage_link
 from plait.costs.training_costs import TrainingCosts
 from plait.costs.training_memory import LayerBytes, position_bytes
 from plait.costs.work import model_flops
@@ -74,21 +75,6 @@ class _Body(NamedTuple):
     sent_bytes: float
 
 
-class StageTail(NamedTuple):
-    """What follows the last backward of some parameters: reduction, optimizer, ZeRO's gathering; bytes a rank sends."""
-
-    reduce_s: float
-    gather_s: float
-    optimizer_s: float
-    reduced_bytes: float
-    gathered_bytes: float
-
-    @property
-    def total_s(self) -> float:
-        """One after another."""
-        return self.reduce_s + self.gather_s + self.optimizer_s
-
-
 class TrainingModel:
     """Seconds and bytes of training one model with one job on equal devices. Pure: setups in, figures out.
 
@@ -102,6 +88,7 @@ class TrainingModel:
         self.item_bytes = 4 if job.dtype == "float32" else 2
         self.recipe: Recipe = recipe_for(job.dtype)
         self.fabric = Fabric(machine.devices_per_host, _reached(machine.network, self.profile))
+        self.reductions = Reductions(self.fabric, self.rates, self.item_bytes)
         self._model_flops = model_flops(spec, job.batch, job.sequence)
         self._times: dict[tuple[Inside, Split], LayerTimes] = {}
         self._bytes: dict[Inside, LayerBytes] = {}
@@ -187,7 +174,7 @@ class TrainingModel:
         """
         split, layers = setup.split, cut[stage]
         parameters = rank_parameters(self.spec, [layers], split.tp, split.ep)
-        tail = self._of_parameters(setup, parameters, self._count((layers,)))
+        tail = self.reductions.tail(setup, parameters, self._count((layers,)))
         tied_s = tied_bytes = 0.0
         if layers[0] == 0 or layers[1] == self.spec.layers:
             tied_s, tied_bytes = self._tied(setup, 0 if layers[0] == 0 else split.pp - 1)
@@ -218,19 +205,20 @@ class TrainingModel:
         busy_s = count * body.longest_s
         running_s = equal_s + more_s
         residue_s = self.profile.residue.get(setup.schedule, 0.0) * (running_s + messages_s) if split.pp > 1 else 0.0
-        step_s = running_s + messages_s + residue_s + tail.total_s + self.profile.step_s
+        repeated = self._repeated(setup, cut)
+        step_s = running_s + messages_s + residue_s + repeated.seconds + tail.total_s + self.profile.step_s
         inside_s = count * body.exchange_s
         flops = self._model_flops / (self.rates.flops * split.ranks)
         wait_s = running_s - busy_s
         return StepEstimate(
             step_s,
             busy_s - inside_s + tail.optimizer_s + self.profile.step_s,
-            inside_s + messages_s + tail.reduce_s + tail.gather_s,
+            inside_s + messages_s + repeated.seconds + tail.reduce_s + tail.gather_s,
             wait_s,
             residue_s,
             wait_s / step_s,
             flops / step_s,
-            count * body.sent_bytes + tail.reduced_bytes + tail.gathered_bytes + self._message_sent(setup),
+            count * body.sent_bytes + tail.sent_bytes + repeated.sent_bytes + self._message_sent(setup),
             self.memory(setup, cut),
         )
 
@@ -257,31 +245,15 @@ class TrainingModel:
             found = self._tails[key] = max(tails, key=lambda tail: tail.total_s)
         return found
 
-    def _of_parameters(self, setup: TrainingSetup, parameters: RankParameters, tensors: int) -> StageTail:
-        """Gradients of every parameter are reduced over dp × ep × cp, of experts over dp × cp."""
-        profile = self.profile
-        reduce_s = gather_s = reduced = gathered = stepped = 0.0
-        for count, group in zip(parameters, self._reduction_groups(setup.split), strict=True):
-            ranks = group.ranks
-            stepped += count / (ranks if setup.zero else 1)
-            if ranks == 1 or not count:
-                continue
-            gradients, weights = count * profile.reduced_bytes, count * self.item_bytes
-            reduce_s += profile.reduction_s
-            if setup.zero:
-                reduce_s += reduce_scatter_s(gradients, group)
-                gather_s += all_gather_s(weights, group)
-                reduced += sent_bytes("reduce_scatter", gradients, ranks)
-                gathered += sent_bytes("all_gather", weights, ranks)
-            else:
-                reduce_s += all_reduce_s(gradients, group)
-                reduced += sent_bytes("all_reduce", gradients, ranks)
-        optimizer_s = self.rates.moved_s(stepped * profile.stepped_bytes) + profile.parameter_s * tensors
-        return StageTail(reduce_s, gather_s, optimizer_s, reduced, gathered)
+    def _repeated(self, setup: TrainingSetup, cut: Cut) -> Repeated:
+        """What ZeRO-2 and 3 add to every micro-batch on the fullest position."""
+        if setup.zero < 2:
+            return Repeated()
+        return max(self.reductions.repeated(setup, parameters) for parameters in self._rank_parameters(setup, cut))
 
     def _position_tail(self, setup: TrainingSetup, cut: Cut, position: int, parameters: RankParameters) -> StageTail:
         """A position's, with the part of its reduction alone that nothing hides."""
-        tail = self._of_parameters(setup, parameters, self._count(_ranges(setup, cut)[position]))
+        tail = self.reductions.tail(setup, parameters, self._count(_ranges(setup, cut)[position]))
         tied_s, tied_bytes = self._tied(setup, position)
         exposed_s = (1 - self.profile.hidden_reduction) * tail.reduce_s
         return tail._replace(reduce_s=exposed_s + tied_s, reduced_bytes=tail.reduced_bytes + tied_bytes)
@@ -305,13 +277,6 @@ class TrainingModel:
     def _groups(self, split: Split) -> Groups:
         places, ranks = lay(split, self.machine.devices_per_host), split.ranks
         return Groups(*(group_on(self.fabric, places[axis], ranks) for axis in ("tp", "ep", "cp")))
-
-    def _reduction_groups(self, split: Split) -> tuple[Group, Group]:
-        per_host, ranks = self.machine.devices_per_host, split.ranks
-        return (
-            group_on(self.fabric, gradient_reach(split, per_host), ranks),
-            group_on(self.fabric, gradient_reach(split, per_host, experts=True), ranks),
-        )
 
     def _rank_parameters(self, setup: TrainingSetup, cut: Cut) -> tuple[RankParameters, ...]:
         split = setup.split

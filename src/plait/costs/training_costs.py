@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from plait.costs.protocol import Exchange, Held, LinkCost, Load, Running
+from plait.costs.reductions import StageTail
 from plait.costs.topology import stage_link
 from plait.plans.action import Kind
 from plait.plans.layout import Layout
@@ -15,7 +16,7 @@ from plait.schedules.training import SPLIT_BACKWARD
 
 if TYPE_CHECKING:
     from plait.costs.layer_times import Times
-    from plait.costs.training import Cut, StageTail, TrainingModel
+    from plait.costs.training import Cut, TrainingModel
 
 
 class TrainingCosts:

@@ -177,10 +177,10 @@ def make() -> dict[str, dict[str, Any]]:
     steps = korthikanti.validated("", table("korthikanti2022_tables3_5"), selene)
     older_steps = megatron.validated("", table("megatron2021_table1"), older)
     small_steps = vtrain.validated("", table("vtrain_ground_truth_single"), deepspeed)
-    wide, many = (6144, 25600), (8, 2240)
+    wide, many = (2304, 25600), (8, 3072)  # tables 1 and 5, and zero bubble's stages
     return {
         selene.name: content(selene, SELENE, layers, steps, wide, many),
-        older.name: content(older, SELENE | MEGATRON_2021, layers, older_steps, (2304, 25600), (32, 3072)),
+        older.name: content(older, SELENE | MEGATRON_2021, layers, older_steps, wide, many),
         deepspeed.name: content(deepspeed, DEEPSPEED | _as(selene), rows, small_steps, (1024, 2048), (2, 8)),
     }
 
