@@ -123,7 +123,7 @@ def _largest_context(world: World) -> int:
 def _fits(world: World, context: int) -> bool:
     """Some pipeline of single devices or of tensor groups holds the model, its caches and one micro-batch."""
     demand = _demand(world, context)
-    for units in unit_sets(world, prefill=False):
+    for units in unit_sets(world, demand, prefill=False):
         most = 1 if units.whole_only else min(len(units.units), world.spec.layers)
         if world.equal_hosts is not None:
             one = problem(world, units.units[:most], demand, in_order=True)

@@ -6,7 +6,6 @@ does in it on average, and `comm_bytes` what all ranks send.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -23,8 +22,8 @@ from plait.schedules.batching import deal
 from plait.schedules.forecast import forecast_rounds
 from plait.schedules.generation import LAYERWISE, make_round
 from plait.simulator.simulate import simulate
-from plait.timeline.compare import summarise
 from plait.timeline.metrics import generation_metrics
+from plait.timeline.timeline import Timeline
 
 LEAST_CAPACITY = 4
 """Messages that a link holds: enough that a stage which runs ahead does not keep its messages back."""
@@ -101,7 +100,8 @@ def figures(world: World, way: Way) -> dict[str, float]:
 
 def decoding(world: World, way: Way) -> Decoding:
     """A round takes m × the slowest stage or link, and never less than a micro-batch takes through all and back."""
-    sizes = Counter(len(part) for part in deal(list(micro_batch(way.users, 0).rows), way.micro_batches))
+    least, larger = divmod(way.users, way.micro_batches)
+    sizes = {least + one: times for one, times in ((1, larger), (0, way.micro_batches - larger)) if times}
     works = {size: micro_batch(size, round(world.middle)) for size in sizes}
     stages = [{size: _stage(world, way, index, work) for size, work in works.items()} for index in range(len(way.cut))]
     links = [world.link(one, other) for one, other in pairwise(way.replicas[0])]
@@ -216,18 +216,24 @@ def simulated(world: World, way: Way) -> Mapping[str, float]:
     one = replace(way, replicas=(_slowest(world, way),))
     plan, costs = plan_of(world, one), world.model.costs()
     rounds = _decoding(plan, round(world.middle), _ROUNDS)
-    timeline = simulate(plan.layout, rounds, costs, world.spec)
-    found, shares = generation_metrics(timeline, rounds), summarise(timeline).whole
-    each = plan.layout.ranks * _ROUNDS
+    found = generation_metrics(_firsts(plan, simulate(plan.layout, rounds, costs, world.spec)), rounds)
+    each = len(plan.layout.stages) * _ROUNDS
     prompts = [world.job.prompt_tokens] * min(_PROMPTS, way.users)
     forecast = forecast_rounds(replace(plan, slots=len(prompts)), prompts, 1)
-    firsts_s = generation_metrics(simulate(plan.layout, forecast, costs, world.spec), forecast)["ttft_s"]
+    timeline = _firsts(plan, simulate(plan.layout, forecast, costs, world.spec))
+    firsts_s = generation_metrics(timeline, forecast)["ttft_s"]
     first_s, each_s = prefill(world, one)
     closed_s = first_s + (len(prompts) - 1) / 2 * each_s
     scale = firsts_s / closed_s if closed_s > 0 else 1.0
-    sent_bytes = found["comm_bytes"] / _ROUNDS
-    decoded = Decoding(found["time_per_token_s"], shares.compute_s / each, shares.transfer_s / each, sent_bytes)
+    sent_bytes = found["comm_bytes"] / _ROUNDS * len(one.replicas[0][0].devices)
+    decoded = Decoding(found["time_per_token_s"], found["compute_s"] / each, found["transfer_s"] / each, sent_bytes)
     return _keys(world, way, decoded, first_s * scale, each_s * scale)
+
+
+def _firsts(plan: Plan, timeline: Timeline) -> Timeline:
+    """The spans of each stage's first rank: the others of its tensor group do the same."""
+    ranks = {stage.ranks[0] for stage in plan.layout.stages}
+    return replace(timeline, spans=tuple(span for span in timeline.spans if span.rank in ranks))
 
 
 def _slowest(world: World, way: Way) -> tuple[Unit, ...]:

@@ -113,7 +113,8 @@ class Search:
 
     def run(self) -> Search:
         """Look at everything."""
-        for units in unit_sets(self.world, prefill=self.objective == "ttft", tp=self.limits.tp):
+        prefill = self.objective == "ttft"
+        for units in unit_sets(self.world, self._demand(1), prefill=prefill, tp=self.limits.tp):
             if self.world.equal_hosts is not None and not units.whole_only:  # those overlap
                 self._regular(units)
             if self.world.equal_hosts is None or len(self.world.devices) <= _EXACT_UNITS:
