@@ -14,7 +14,7 @@ from plait.costs.serving import ServingModel
 from plait.generation.opened import open_model
 from plait.generation.planning import CostsFor, measured_costs
 from plait.generation.record import model_summary
-from plait.plans.file import PlanFile, dump_plan
+from plait.plans.file import PlanFile, dump_any_plan
 from plait.plans.plan import Plan, check_plan
 from plait.schedules.forecast import forecast_rounds
 from plait.schedules.prove import prove_plan
@@ -59,7 +59,7 @@ def forecast(
     )
     recipes = tuple(RoundRecipe(one.number, one.work, one.carried_in, plan.schedule, 0) for one in rounds)
     result = {"predicted": {**generation_metrics(predicted, rounds), "replicas": replicas}}
-    text = dump_plan(file.plan, file.cluster)
+    text = dump_any_plan(file.plan, file.cluster)
     return RunRecord(text, stages, model_summary(plan.model, spec), recipes, predicted, None, result)
 
 
