@@ -28,7 +28,10 @@ from plait.timeline.timeline import Timeline
 LEAST_CAPACITY = 4
 """Messages that a link holds: enough that a stage which runs ahead does not keep its messages back."""
 
-_ROUNDS = 6
+_ROUNDS = 8
+_RAMP = 3
+"""Rounds until a pipeline goes on evenly."""
+
 _PROMPTS = 4
 
 
@@ -216,7 +219,8 @@ def simulated(world: World, way: Way) -> Mapping[str, float]:
     one = replace(way, replicas=(_slowest(world, way),))
     plan, costs = plan_of(world, one), world.model.costs()
     rounds = _decoding(plan, round(world.middle), _ROUNDS)
-    found = generation_metrics(_firsts(plan, simulate(plan.layout, rounds, costs, world.spec)), rounds)
+    timeline = _firsts(plan, simulate(plan.layout, rounds, costs, world.spec))
+    found, round_s = generation_metrics(timeline, rounds), _round_s(timeline, rounds)
     each = len(plan.layout.stages) * _ROUNDS
     prompts = [world.job.prompt_tokens] * min(_PROMPTS, way.users)
     forecast = forecast_rounds(replace(plan, slots=len(prompts)), prompts, 1)
@@ -226,8 +230,13 @@ def simulated(world: World, way: Way) -> Mapping[str, float]:
     closed_s = first_s + (len(prompts) - 1) / 2 * each_s
     scale = firsts_s / closed_s if closed_s > 0 else 1.0
     sent_bytes = found["comm_bytes"] / _ROUNDS * len(one.replicas[0][0].devices)
-    decoded = Decoding(found["time_per_token_s"], found["compute_s"] / each, found["transfer_s"] / each, sent_bytes)
+    decoded = Decoding(round_s, found["compute_s"] / each, found["transfer_s"] / each, sent_bytes)
     return _keys(world, way, decoded, first_s * scale, each_s * scale)
+
+
+def _round_s(timeline: Timeline, rounds: Sequence[Round]) -> float:
+    """Seconds from one token of a request to the next."""
+    return generation_metrics(timeline, rounds[_RAMP:])["time_per_token_s"]
 
 
 def _firsts(plan: Plan, timeline: Timeline) -> Timeline:
