@@ -50,7 +50,7 @@ def forecast_step(plan: TrainingPlan, spec: ModelSpec, cluster: Cluster | None) 
     check_training_plan(plan, spec)
     machines = _priced(plan, spec, cluster)
     work = sequences(plan.setup.micro_batches, plan.setup.micro_batch, plan.sequence)
-    one = make_training_round(0, plan.layout, plan.setup, work)
+    one = make_training_round(0, plan.layout, plan.setup, work, machines.buckets)
     timeline = simulate(plan.layout, [one], machines.costs, spec, replicas=False)
     curves = memory_over_time(timeline, [one], plan.layout, machines.costs)
     peaks = {rank: curve.peak_bytes for rank, curve in curves.items()}
@@ -74,7 +74,10 @@ def forecast_step(plan: TrainingPlan, spec: ModelSpec, cluster: Cluster | None) 
 
 @dataclass(frozen=True, slots=True)
 class _Machines:
-    """What a plan costs on its machines. `free_bytes`: of each position's tightest device."""
+    """What a plan costs on its machines. `free_bytes`: of each position's tightest device.
+
+    `buckets`: parts of the last backward, each reduced while the next one runs.
+    """
 
     costs: TrainingCosts | UnequalCosts
     peak_flops: float
@@ -83,6 +86,7 @@ class _Machines:
     residue: float
     beside_s: float
     tail_s: float
+    buckets: int = 1
 
 
 def _priced(plan: TrainingPlan, spec: ModelSpec, cluster: Cluster | None) -> _Machines:
@@ -108,6 +112,8 @@ def _priced(plan: TrainingPlan, spec: ModelSpec, cluster: Cluster | None) -> _Ma
         _residue(model, plan),
         model.profile.step_s,
         model.tail_s(setup, layout.cut),
+        # of n buckets all but the last can be hidden
+        round(1 / (1 - min(model.profile.hidden_reduction, 0.9))),
     )
 
 
