@@ -8,7 +8,7 @@ import time
 import pytest
 
 from plait.prober import host
-from plait.prober.host import Others, cpu_model, rank_environment, usable_cores
+from plait.prober.host import Others, cpu_model, on_all_cores, rank_environment, usable_cores
 
 
 def test_names() -> None:
@@ -54,3 +54,20 @@ def test_a_persons_own_binding_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(host, "_core_numbers", lambda: (0, 1))
     monkeypatch.setenv("OMP_PROC_BIND", "false")
     assert "GOMP_CPU_AFFINITY" not in rank_environment(2)
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="the system does not bind threads")
+def test_a_bound_rank_loads_on_all_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    every = os.sched_getaffinity(0)
+    first = {min(every)}
+    monkeypatch.setenv("GOMP_CPU_AFFINITY", " ".join(map(str, sorted(every))))
+    os.sched_setaffinity(0, first)
+    try:
+        with on_all_cores():
+            assert os.sched_getaffinity(0) == every
+        assert os.sched_getaffinity(0) == first
+        monkeypatch.setenv("GOMP_CPU_AFFINITY", "0-3")  # a person's own way of writing it is left alone
+        with on_all_cores():
+            assert os.sched_getaffinity(0) == first
+    finally:
+        os.sched_setaffinity(0, every)

@@ -26,6 +26,7 @@ from plait.nn.decoder import StageModel
 from plait.nn.dtypes import TORCH_DTYPES
 from plait.plans.file import plan_from_text
 from plait.plans.plan import Plan
+from plait.prober.host import on_all_cores
 from plait.timeline.record import RoundRecipe
 from plait.tracer.tracer import Tracer
 from plait.weights.index import WeightsIndex
@@ -40,9 +41,10 @@ def run_rank(rank: int, plan: Plan, index: WeightsIndex, endpoint: Endpoint, fro
     stages = plan.layout.stages
     first, end = stages[rank].layers
     dtype = TORCH_DTYPES[stages[rank].dtype]
-    tensors = load_stage(index, first, end, dtype, _Reporter(rank, front))
-    size = sum(tensor.numel() * tensor.element_size() for tensor in tensors.values())
-    model = StageModel(index.spec, first, end, tensors, dtype, rows=-(-plan.slots // plan.micro_batches))
+    with on_all_cores():
+        tensors = load_stage(index, first, end, dtype, _Reporter(rank, front))
+        size = sum(tensor.numel() * tensor.element_size() for tensor in tensors.values())
+        model = StageModel(index.spec, first, end, tensors, dtype, rows=-(-plan.slots // plan.micro_batches))
     cache = KVCache(index.spec, first, end, plan.slots, plan.context, dtype)
     lead = Lead(plan, endpoint, front) if rank == 0 else None
     worker = StageWorker(model, cache, len(stages), lead.on_tokens if lead else _nobody, _logits_to(front))

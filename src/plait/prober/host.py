@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import platform
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from importlib import metadata
 from pathlib import Path
 from types import TracebackType
@@ -66,6 +67,24 @@ _BINDING = ("OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY", "KMP_AFFINITY")
 def _core_numbers() -> tuple[int, ...]:
     """The cores that this process may run on, by number; none where the system does not say."""
     return tuple(sorted(os.sched_getaffinity(0))) if hasattr(os, "sched_getaffinity") else ()
+
+
+@contextmanager
+def on_all_cores() -> Iterator[None]:
+    """While it is entered, this thread may use all the cores that the process's threads are bound to.
+
+    The first thread of a bound rank stays on the first core; ranks that load at the same time would share that one.
+    """
+    bound = os.environ.get("GOMP_CPU_AFFINITY", "").split()
+    if not hasattr(os, "sched_setaffinity") or not bound or not all(core.isdigit() for core in bound):
+        yield
+        return
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, map(int, bound))
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
 
 
 MOST_OTHERS, TRUSTED_S = 0.1, 600.0
