@@ -84,6 +84,11 @@ def test_notes() -> None:
     assert note_of([replace(BARE, profile="never-heard-of")]) == (
         "not calibrated for generation: no profile 'never-heard-of', 65% of FLOP/s and 85% of memory bandwidth assumed"
     )
+    trained = note_of([BARE, replace(BARE, profile="a100")])
+    assert trained == (
+        "not calibrated for generation: the devices' figures as they are; profile 'a100', fitted on training "
+        f"({profile_named('a100').calibrated_on})"
+    )
     pi = replace(BARE, profile="raspberry-pi-5")
     words = (
         f"not calibrated for generation: profile 'raspberry-pi-5', fitted on {profile_named(pi.profile).calibrated_on}"

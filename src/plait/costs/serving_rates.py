@@ -83,17 +83,25 @@ def speed(device: Device, dtype: str) -> float:
     return min(device.flops.values())
 
 
+_GENERATING = ("raspberry-pi-5",)
+"""Profiles that were fitted on generation; others on training, whose operations are larger."""
+
+
 def note_of(devices: Sequence[Device]) -> str:
     """How far predictions for these devices are calibrated, in words."""
-    names = dict.fromkeys(device.profile for device in devices)
-    words = []
-    for name in names:
-        if name is None:
-            words.append("the devices' figures as they are")
-        elif name not in profile_names():
-            plain = profile_named(PLAIN)
-            shares = f"{plain.matrix_share:.0%} of FLOP/s and {plain.memory_share:.0%} of memory bandwidth assumed"
-            words.append(f"no profile {name!r}, {shares}")
-        else:
-            words.append(f"profile {name!r}, fitted on {profile_named(name).calibrated_on}")
-    return f"not calibrated for generation: {'; '.join(words)}"
+    words = [_note(name) for name in dict.fromkeys(device.profile for device in devices)]
+    calibrated = all(device.profile in _GENERATING for device in devices)
+    return f"{'calibrated in part' if calibrated else 'not calibrated for generation'}: {'; '.join(words)}"
+
+
+def _note(name: str | None) -> str:
+    if name is None:
+        return "the devices' figures as they are"
+    if name not in profile_names():
+        plain = profile_named(PLAIN)
+        shares = f"{plain.matrix_share:.0%} of FLOP/s and {plain.memory_share:.0%} of memory bandwidth assumed"
+        return f"no profile {name!r}, {shares}"
+    fitted = profile_named(name).calibrated_on
+    if name in _GENERATING:
+        return f"profile {name!r}, its memory's bandwidth fitted on {fitted}"
+    return f"profile {name!r}, fitted on training ({fitted})"
