@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from functools import lru_cache
 from itertools import pairwise
 from typing import NamedTuple
@@ -84,9 +85,12 @@ def _network() -> Network:
     return network
 
 
-def a100_hosts(devices: int) -> Machine:
-    """Hosts of 8 A100 80 GB on NVSwitch, one 200 Gb/s InfiniBand adapter a device: DGX A100, as in Selene."""
-    return Machine(device_preset("a100-80gb"), DEVICES_PER_HOST, -(-devices // DEVICES_PER_HOST), _network())
+def a100_hosts(devices: int, adapters: int = DEVICES_PER_HOST) -> Machine:
+    """Hosts of 8 A100 80 GB on NVSwitch with so many 200 Gb/s InfiniBand adapters: by default DGX A100 (Selene)."""
+    network = _network()
+    way_out = network.between_hosts.bandwidth * adapters
+    wires = Network(network.within_host, replace(network.between_hosts, host_bandwidth=way_out))
+    return Machine(device_preset("a100-80gb"), DEVICES_PER_HOST, -(-devices // DEVICES_PER_HOST), wires)
 
 
 def even_cut(layers: int, stages: int) -> Cut:
@@ -98,14 +102,15 @@ def even_cut(layers: int, stages: int) -> Cut:
     return tuple(pairwise(ends))
 
 
-def predict(run: Run, profile: Profile) -> Predicted:
+def predict(run: Run, profile: Profile, adapters: int = DEVICES_PER_HOST) -> Predicted:
     """The step's prediction. What the table does not say is what the model itself would choose. Errors: SpecError.
 
     Micro-batch: the fastest power of two that fits the memory. Virtual stages: the smallest number above 1 that divides
     a position's layers, if micro-batches divide by the positions.
     """
     _require(run)
-    model = _model(run, profile)
+    job = TrainingJob(run.batch, run.shape.sequence, "float16", "unfused")
+    model = TrainingModel(gpt(run.shape), job, a100_hosts(run.tp * run.pp * run.dp, adapters), profile)
     best: Predicted | None = None
     for micro_batch in _micro_batches(run):
         setup = _setup(run, micro_batch)
@@ -130,11 +135,6 @@ def _require(run: Run) -> None:
     stages = run.pp * (run.virtual or 1)
     if stages > run.shape.layers:
         raise SpecError(f"{words} has {stages} stages, but the model only {run.shape.layers} layers")
-
-
-def _model(run: Run, profile: Profile) -> TrainingModel:
-    job = TrainingJob(run.batch, run.shape.sequence, "float16", "unfused")
-    return TrainingModel(gpt(run.shape), job, a100_hosts(run.tp * run.pp * run.dp), profile)
 
 
 def _micro_batches(run: Run) -> Iterable[int]:

@@ -48,6 +48,7 @@ def known_tables() -> tuple[Known, ...]:
         Known("korthikanti2022_table4_layer", korthikanti.LAYER_COLUMNS, korthikanti.validate_layers),
         Known("megatron2021_table1", megatron.COLUMNS, megatron.validate),
         Known("vtrain_ground_truth_single", vtrain.COLUMNS, vtrain.validate),
+        Known("vtrain_ground_truth_multi", vtrain.COLUMNS, vtrain.validate),
         Known("zero_bubble_table9_profiled", stage_times.COLUMNS, stage_times.validate),
         Known("zero_bubble_tables5_8_bubble", zero_bubble.BUBBLE_COLUMNS, zero_bubble.validate_bubbles),
         Known("zero_bubble_table4_measured", zero_bubble.MEASURED_COLUMNS, zero_bubble.validate_measured),
