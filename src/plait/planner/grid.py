@@ -29,13 +29,17 @@ Flags = NDArray[np.bool_]
 
 
 class Found(NamedTuple):
-    """The rows that one way and ZeRO stage allow [n], the bytes each needs, and the bound of its step's seconds."""
+    """The rows that one way and ZeRO stage allow [n], the bytes each needs, and its step's seconds.
+
+    `bound_s`: at least so many by the closed form. `least_s`: at least so many whatever the order of computing.
+    """
 
     way: Way
     zero: int
     rows: Ints
     need_bytes: Floats
     bound_s: Floats
+    least_s: Floats
 
 
 class _Held(NamedTuple):
@@ -130,9 +134,11 @@ class Grid:
             for zero in self.limits.zero:
                 # with one replica there is nothing to shard
                 kept = np.flatnonzero(part.rows.dp * part.rows.ep > 1) if zero else slice(None)
-                need, bound = part.need_bytes(zero)[kept], part.bound_s(zero)[kept]
+                need, bound, least = (
+                    column[kept] for column in (part.need_bytes(zero), part.bound_s(zero), part.least_s(zero))
+                )
                 if len(need):
-                    yield Found(way, zero, allowed[kept], need, bound)
+                    yield Found(way, zero, allowed[kept], need, bound, least)
 
     def state_bytes(self, zero: int) -> tuple[Floats, Floats]:
         """Bytes a parameter, by row: of those that dp × ep ranks hold, and of those of experts."""
@@ -306,13 +312,22 @@ class _Part:
         """A lower bound of the step's seconds."""
         return self._running_s + self.grid.tail_s(zero)[self.allowed]
 
+    def least_s(self, zero: int) -> Floats:
+        """As if the slowest position never waited."""
+        busy: Floats = self.rows.count * self.slowest_s * (1 + self._residue)
+        return busy + self.grid.model.profile.step_s + self.grid.tail_s(zero)[self.allowed]
+
+    @cached_property
+    def _residue(self) -> Floats:
+        share = self.grid.model.profile.residue.get(self.way.schedule, 0.0)
+        return np.where(self.alone, 0.0, share)
+
     @cached_property
     def _running_s(self) -> Floats:
         rows, way, profile = self.rows, self.way, self.grid.model.profile
         count = rows.count
         running = step_seconds(way.schedule, rows.pp, way.virtual, count, self.slowest_s, self.mean, rows.hop_s)
-        residue = np.where(self.alone, 0.0, profile.residue.get(way.schedule, 0.0))
-        seconds: Floats = running * (1 + residue) + profile.step_s
+        seconds: Floats = running * (1 + self._residue) + profile.step_s
         return seconds
 
 

@@ -7,7 +7,7 @@ ten that are kept are the ten best of all by the closed form.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from typing import NamedTuple
 
 import numpy as np
@@ -15,8 +15,9 @@ import numpy as np
 from plait.planner.balance import Floats
 from plait.planner.grid import Found, Grid, Ints
 from plait.planner.result import Rejected
-from plait.planner.scoring import Scored, closed
+from plait.planner.scoring import Scored, actions, closed
 from plait.planner.space import Way
+from plait.plans.split import TrainingSetup
 from plait.units import format_bytes
 
 _KEPT = 96
@@ -47,6 +48,7 @@ class Selection:
         self.looked_at = 0
         self.memory_bytes = grid.model.machine.device.memory_bytes
         self._best: list[Bounded] = []
+        self._fitting: list[Found] = []
         self._families: dict[Family, Bounded] = {}
         self._tallies: dict[tuple[int, int, int], list[float]] = {}
         self._least = np.inf
@@ -74,10 +76,29 @@ class Selection:
                 heapq.heappop(kept)
         return sorted(found, key=lambda one: one.rank)[:count]
 
-    def below(self, limit_s: float) -> list[Scored]:
-        """All kept ones that take at most so long by the closed form, best first."""
-        found = [self._score(one) for one in self._best if one.bound_s <= limit_s]
-        return sorted((one for one in found if one and one.step_s <= limit_s), key=lambda one: one.rank)
+    def contenders(self, bar_s: float, known: Set[TrainingSetup], most: int, most_actions: int) -> list[Scored]:
+        """All that may take less than `bar_s` in some order of computing, the best by the closed form first.
+
+        Without those that are known; no more than `most`, and than have `most_actions` together.
+        """
+        may = [
+            Bounded(float(found.bound_s[at]), int(found.rows[at]), found.way, found.zero)
+            for found in self._fitting
+            for at in np.flatnonzero(found.least_s < bar_s).tolist()
+        ]
+        may.sort(key=lambda one: one.bound_s)
+        kept: list[Scored] = []
+        for one in may[:most]:
+            setup = self.grid.setup(one.row, one.way, one.zero)
+            if setup in known:
+                continue
+            most_actions -= actions(setup)
+            if most_actions < 0:
+                break
+            scored = self._score(one)
+            if scored is not None:
+                kept.append(scored)
+        return kept
 
     def families(self) -> Iterator[tuple[Family, Scored]]:
         """The best of every family that fits."""
@@ -121,6 +142,7 @@ class Selection:
         rows, bounds = found.rows[fits], found.bound_s[fits]
         if not len(rows):
             return
+        self._fitting.append(Found(found.way, found.zero, rows, found.need_bytes[fits], bounds, found.least_s[fits]))
         best = np.argpartition(bounds, _KEPT)[:_KEPT] if len(bounds) > _KEPT else np.arange(len(bounds))
         for at in best.tolist():
             self._best.append(Bounded(float(bounds[at]), int(rows[at]), found.way, found.zero))

@@ -89,7 +89,7 @@ def ways(limits: TrainingLimits) -> list[Way]:
     found = [Way("1f1b", 1)]
     for schedule in limits.schedules:
         if schedule == "interleaved":
-            found += [Way(schedule, virtual) for virtual in _VIRTUAL]
+            found += [Way(schedule, virtual) for virtual in _within(list(_VIRTUAL), limits.virtual) if virtual > 1]
         elif schedule != "1f1b":
             found.append(Way(schedule, 2 if schedule in V_SHAPED else 1))
     if limits.virtual is not None:

@@ -69,11 +69,12 @@ def step_seconds(
     alone = through - (p * virtual - 1) * stage.weight if schedule in SPLIT_BACKWARD else through
     enough = np.maximum(m, _enough(schedule, p))
     bubble = np.maximum(_bubble(schedule, p, stage), 0.0)
-    # in DualPipe-V the first position, which holds embedding and head, is the slowest and has no bubble of its own
-    full = np.maximum(enough * mean.total + bubble, enough * (slowest_s if schedule == "dualpipe-v" else 0.0))
-    if schedule != "dualpipe-v":
-        full = full + enough * (slowest_s - mean.total)
-    full = np.maximum(full, alone)
+    if schedule == "dualpipe-v":
+        # its first position, which holds embedding and head, is the slowest and has no bubble of its own
+        busy = np.maximum(enough * mean.total + bubble, enough * slowest_s)
+    else:
+        busy = enough * slowest_s + bubble
+    full = np.maximum(busy, alone)
     # with fewer than fill the schedule: about linear between one micro-batch and so many
     running = alone + (full - alone) * (m - 1) / np.maximum(enough - 1, 1)
     seconds: Floats = np.maximum(running, m * slowest_s) + hops(schedule, p, virtual, m) * hop_s

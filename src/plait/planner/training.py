@@ -28,11 +28,10 @@ from plait.spec.model import ModelSpec
 from plait.units import format_seconds
 
 _SIMULATED = 10
-_MOST_ACTIONS = 500_000
-"""The best of other kinds are replayed too, as long as all of them together have no more actions than that; and as many
-again of those that are nearly as good as the best."""
-_OFF = 0.05
-"""By so much a replay may be faster than the closed form."""
+_MOST_ACTIONS = 400_000
+"""The best of other kinds are replayed too, as long as all of them together have no more actions than that; and half as
+many of those that may be better than the best."""
+_MOST_CONTENDERS = 500
 
 
 def plan_training(
@@ -79,16 +78,15 @@ def _device_count(cluster: Cluster, limits: TrainingLimits) -> int:
 def _ranked(model: TrainingModel, selection: Selection, best: Sequence[Scored]) -> tuple[list[Scored], list[Scored]]:
     """The best by the replay, and the best of every kind, schedule and recompute that is not among them.
 
-    Replayed are the best by the closed form, the best of every family, and then all others that the closed form, as far
-    as it may be off, does not keep from being the best.
+    Replayed are the best by the closed form, the best of every family, and then all others whose slowest position alone
+    does not keep them from being the best: as many as there is time for, so that in small searches none is missed.
     """
     families = sorted(_families(selection, best), key=lambda one: one.rank)
     few = _affordable(families, _MOST_ACTIONS)
     replayed = simulated(model, [*best, *few])
-    bar_s = min(one.step_s for one in replayed) * (1 + _OFF)
-    done = {(one.setup, one.cut) for one in replayed}
-    close = [one for one in selection.below(bar_s) if (one.setup, one.cut) not in done]
-    replayed += simulated(model, _affordable(close, _MOST_ACTIONS))
+    bar_s = min(one.step_s for one in replayed)
+    known = {one.setup for one in replayed}
+    replayed += simulated(model, selection.contenders(bar_s, known, _MOST_CONTENDERS, _MOST_ACTIONS // 2))
     ranked = sorted(replayed, key=lambda one: one.rank)
     most = len(best)
     others = [one for one in ranked[most:] if (one.setup, one.cut) in {(two.setup, two.cut) for two in few}]
