@@ -11,12 +11,13 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from plait.cli.main import app
+from plait.cli.plan import _Generation, _job
 from plait.costs.protocol import FixedCosts
 from plait.generation.generate import generate
 from plait.generation.launch import ThreadRanks
 from plait.generation.planning import Options
 from plait.plans.file import load_plan, load_plan_file
-from plait.spec.presets import cluster_preset, preset_names
+from plait.spec.presets import cluster_preset, model_preset, preset_names
 
 Run = Callable[..., Result]
 CANDIDATE = {"split", "cut", "devices", "schedule", "micro_batches", "recompute", "zero", "predicted", "memory"}
@@ -142,6 +143,23 @@ def test_replicas_are_simulated_once(run: Run, tmp_path: Path) -> None:
     assert answer(run("simulate", path, "--json"))["predicted"]["replicas"] == 4
 
 
+@pytest.mark.parametrize(
+    ("asked", "lengths"),
+    [
+        ((), (512, 256)),
+        (("--context", 300), (200, 100)),
+        (("--context", 300, "--prompt", 30), (30, 256)),
+        (("--context", 300, "--max-tokens", 280), (20, 280)),
+        (("--prompt", 900), (900, 124)),
+    ],
+)
+def test_lengths_that_nobody_gave_fit_the_context(asked: tuple[object, ...], lengths: tuple[int, int]) -> None:
+    options = {str(asked[i]).removeprefix("--").replace("-", "_"): asked[i + 1] for i in range(0, len(asked), 2)}
+    given = _Generation(*(options.get(name) for name in ("prompt", "max_tokens", "users", "context")))  # type: ignore[arg-type]
+    job = _job(model_preset("gpt2"), given, None, None)  # made for 1,024 positions
+    assert (job.prompt_tokens, job.max_tokens) == lengths
+
+
 def test_the_page(run: Run, tmp_path: Path) -> None:
     path = tmp_path / "plan.toml"
     done = run("plan", "llama3-70b", "--cluster", "home", "--weights", "q4_0", "-o", path)
@@ -218,6 +236,14 @@ ERRORS = [
         "--batch and --seq are of training: --task train",
     ),
     (["plan", "gpt2", "--cluster", "h100", "--virtual", "2"], "--virtual is of training: --task train"),
+    (
+        ["plan", "gpt2", "--cluster", "h100", "--task", "train", "--batch", "8", "--users", "2", "--max-tokens", "5"],
+        "--max-tokens and --users are of generation: --task generate",
+    ),
+    (
+        ["plan", "mixtral-8x7b", "--cluster", "h100", "--ep", "4"],
+        "--ep 4 was asked for, but generation does not split experts yet: --ep 1",
+    ),
     (["plan", "gpt2", "--cluster", "h100", "--tp", "0"], "--tp is 0, but must be at least 1"),
     (
         ["plan", "gpt2", "--cluster", "h100", "--objective", "latencies"],
@@ -236,11 +262,11 @@ ERRORS = [
         "weights 'q4_0' were asked for, but training stores weights in bfloat16",
     ),
     (
-        ["plan", "gpt2", "--cluster", "h100", "--context", "100"],
-        "job: context is 100 positions, and a prompt of 512 and an answer of 256 tokens need 768: 668 more",
+        ["plan", "gpt2", "--cluster", "h100", "--context", "100", "--prompt", "512"],
+        "job: context is 100 positions, and a prompt of 512 and an answer of 1 tokens need 513: 413 more",
     ),
     (
-        ["plan", "gpt2", "--cluster", "h100", "--prompt", "1000"],
+        ["plan", "gpt2", "--cluster", "h100", "--prompt", "1000", "--max-tokens", "256"],
         "context is 1256 positions, but gpt2 was made for at most 1024: 232 too many",
     ),
 ]

@@ -139,6 +139,7 @@ def test_equal_neighbours_of_a_long_pipeline_share_a_line() -> None:
     ("key", "value", "text"),
     [
         ("step_s", 0.5, "500 ms"),
+        ("wait_s", 1e-18, "0 µs"),
         ("mfu", 0.4321, "43.2 %"),
         ("tokens_per_s", 12345.6, "12,346 tokens/s"),
         ("decode_tokens_per_s", 3.14159, "3.14 tokens/s"),

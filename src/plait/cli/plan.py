@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
 
 import typer
 
@@ -32,9 +33,9 @@ def plan(
         typer.Option(help="latency (one user), throughput (several), ttft; step (training).", show_default=False),
     ] = None,
     context: Annotated[int | None, typer.Option(min=1, help="Positions a request may take.")] = None,
-    users: Annotated[int, typer.Option(min=1, help="Requests at the same time.")] = 1,
-    prompt: Annotated[int, typer.Option(min=1, help="Tokens of each prompt.")] = _PROMPT_TOKENS,
-    max_tokens: Annotated[int, typer.Option(min=1, help="Tokens of each answer.")] = _MAX_TOKENS,
+    users: Annotated[int | None, typer.Option(min=1, help="Requests at the same time (1).")] = None,
+    prompt: Annotated[int | None, typer.Option(min=1, help="Tokens of each prompt (512).")] = None,
+    max_tokens: Annotated[int | None, typer.Option(min=1, help="Tokens of each answer (256).")] = None,
     batch: Annotated[int | None, typer.Option(min=1, help="Training: sequences of a step, over all devices.")] = None,
     seq: Annotated[int | None, typer.Option(min=1, help="Training: tokens of a sequence (2048).")] = None,
     dtype: Annotated[str | None, typer.Option(help="What is computed in: bfloat16, float32.")] = None,
@@ -60,7 +61,12 @@ def plan(
     from plait.planner.result import choice_json
 
     spec, machines = _model(model), _cluster(cluster, gpus)
-    job = _job(spec, machines, task, prompt, max_tokens, users, context, batch, seq, dtype)
+    generation = _Generation(prompt, max_tokens, users, context)
+    job: Job | TrainingJob
+    if task == "train":
+        job = _training_job(spec, machines, generation, batch, seq, dtype)
+    else:
+        job = _job(spec, generation, batch, seq)
     limits = Limits(dp=dp, pp=pp, tp=tp, ep=ep, virtual=virtual, micro_batch=micro_batch, schedule=schedule)
     choice = make_plan(
         spec,
@@ -108,29 +114,47 @@ def _cluster(name: str | None, gpus: int | None) -> Cluster:
     return cluster_preset(name, gpus)
 
 
-def _job(
-    spec: ModelSpec,
-    cluster: Cluster,
-    task: str,
-    prompt: int,
-    max_tokens: int,
-    users: int,
-    context: int | None,
-    batch: int | None,
-    seq: int | None,
-    dtype: str | None,
-) -> Job | TrainingJob:
-    from plait.planner.plan import usual_dtype
-    from plait.spec.job import Job, TrainingJob
+class _Generation(NamedTuple):
+    """The options of generation, None where nobody gave them."""
 
-    if task == "train":
-        if batch is None:
-            raise SpecError("training needs --batch: sequences of one step over all devices, as in --batch 512")
-        return TrainingJob(batch, seq or min(_SEQUENCE, spec.max_positions), dtype or usual_dtype(cluster))
-    given = [name for name, value in (("--batch", batch), ("--seq", seq)) if value is not None]
+    prompt: int | None
+    max_tokens: int | None
+    users: int | None
+    context: int | None
+
+
+def _training_job(
+    spec: ModelSpec, cluster: Cluster, generation: _Generation, batch: int | None, seq: int | None, dtype: str | None
+) -> TrainingJob:
+    from plait.planner.plan import usual_dtype
+    from plait.spec.job import TrainingJob
+
+    _refuse(generation._asdict(), "generation: --task generate")
+    if batch is None:
+        raise SpecError("training needs --batch: sequences of one step over all devices, as in --batch 512")
+    return TrainingJob(batch, seq or min(_SEQUENCE, spec.max_positions), dtype or usual_dtype(cluster))
+
+
+def _job(spec: ModelSpec, generation: _Generation, batch: int | None, seq: int | None) -> Job:
+    """What was asked for; what was not is shorter where the context, or the model, has no room for the usual."""
+    from plait.spec.job import Job
+
+    _refuse({"batch": batch, "seq": seq}, "training: --task train")
+    prompt, answer, users, context = generation
+    room = min(context or spec.max_positions, spec.max_positions)
+    if prompt is None:
+        left = room - answer if answer is not None else room * 2 // 3
+        prompt = max(1, min(_PROMPT_TOKENS, left))
+    if answer is None:
+        answer = max(1, min(_MAX_TOKENS, room - prompt))
+    return Job(prompt, answer, users or 1, context)
+
+
+def _refuse(options: Mapping[str, int | None], whose: str) -> None:
+    """Errors: SpecError for options that are of the other task."""
+    given = [f"--{name.replace('_', '-')}" for name, value in options.items() if value is not None]
     if given:
-        raise SpecError(f"{' and '.join(given)} {'is' if len(given) == 1 else 'are'} of training: --task train")
-    return Job(prompt, max_tokens, users, context)
+        raise SpecError(f"{' and '.join(given)} {'is' if len(given) == 1 else 'are'} of {whose}")
 
 
 def _objective(name: str | None) -> Objective | None:

@@ -76,6 +76,8 @@ class Limits:
         for name in ("virtual", "micro_batch"):
             if getattr(self, name) is not None:
                 raise PlanError(f"--{name.replace('_', '-')} is of training: --task train")
+        if self.ep not in (None, 1):
+            raise PlanError(f"--ep {self.ep} was asked for, but generation does not split experts yet: --ep 1")
         return ServingLimits(dp=self.dp, pp=self.pp, tp=self.tp, schedule=self.schedule)
 
     def training(self) -> TrainingLimits:

@@ -16,6 +16,9 @@ from plait.reports.picture import wrapped
 from plait.spec.preset_files import Sort
 from plait.units import format_bytes, format_seconds
 
+_NOTHING_S = 1e-9
+"""Fewer seconds are rounding."""
+
 _GROUPS = 4
 """Of the ways that cannot be so many groups that are split least are named, and so many that are nearest to fit."""
 
@@ -58,7 +61,7 @@ def figure(key: str, value: float) -> str:
         return format_bytes(value)
     if key in ("bubble", "mfu"):
         return f"{value * 100:.1f} %"
-    return format_seconds(value)
+    return format_seconds(value if abs(value) >= _NOTHING_S else 0.0)
 
 
 def split_text(candidate: Candidate) -> str:
@@ -93,7 +96,7 @@ def _chosen(choice: Choice) -> Text:
     keys = [key for key in (first, *(key for key in _NAMES if key != first)) if key in chosen.predicted]
     lines += [Text(f"  {_NAMES[key]:<18}{figure(key, chosen.predicted[key])}") for key in keys]
     spent = ", ".join(
-        f"{name} {format_seconds(chosen.predicted[key])}" for name, key in _COLUMNS if key in chosen.predicted
+        f"{name} {figure(key, chosen.predicted[key])}" for name, key in _COLUMNS if key in chosen.predicted
     )
     if spent:
         lines.append(Text(f"  {'of which':<18}{spent}"))
