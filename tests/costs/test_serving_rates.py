@@ -91,7 +91,8 @@ def test_notes() -> None:
     )
     pi = replace(BARE, profile="raspberry-pi-5")
     words = (
-        f"not calibrated for generation: profile 'raspberry-pi-5', fitted on {profile_named(pi.profile).calibrated_on}"
+        "calibrated in part: profile 'raspberry-pi-5', its memory's bandwidth fitted on distributed-llama's pull "
+        "request 64, Llama 3 8B on 2 and 4 machines"
     )
     assert note_of([pi, pi]) == words
     assert ServingModel(SPEC, Cluster((Host("h"),), (pi,))).note == words

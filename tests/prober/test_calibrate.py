@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -15,8 +16,10 @@ from plait.plans.layout import Layout, Stage
 from plait.plans.round import MicroBatch, Row
 from plait.prober import calibrate as module
 from plait.prober.calibrate import calibrate, calibration_path
+from plait.prober.child import Bench
 from plait.prober.host import TRUSTED_S
 from plait.prober.local import local_costs
+from plait.prober.messages import Work
 from plait.spec.model import ModelSpec, Rope
 
 TINY = ModelSpec("tiny", "llama", 4, 64, 4, 2, 16, 128, 100, 512, 1e-5, Rope(1e4, 16), (None,) * 4)
@@ -103,7 +106,7 @@ def test_a_measuring_process_that_dies_says_why() -> None:
 
 
 def test_local_costs_of_a_mixed_layout(no_measuring: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("plait.prober.local.measure_shm_link", lambda threads, fresh: FREE)
+    monkeypatch.setattr("plait.prober.local.measure_shm_link", lambda threads, ranks, dtype, fresh: FREE)
     layout = Layout({"pp": 2}, (Stage((0, 2), (0,)), Stage((2, 4), (1,), "bfloat16", "bfloat16")))
     costs = local_costs(layout, TINY)
     assert sorted(no_measuring) == ["bfloat16", "float32"]
@@ -131,3 +134,17 @@ def test_what_was_measured_beside_other_work_is_not_trusted_for_long(
     monkeypatch.setattr(module.time, "time", lambda: now_s + TRUSTED_S + 1)
     calibrate(TINY, "bfloat16", 1)
     assert len(no_measuring) == 2
+
+
+@pytest.mark.parametrize(
+    ("times", "layer_s", "beside_s"),
+    [
+        ((0.0, 3.0, 36.0, 9.0), 1.0, 2.0),  # 3 pieces: 3 × 2 beside, 30 layers of 1
+        ((0.0, 20.0, 36.0, 9.0), 0.3, 19.7),  # the first was held up: a layer takes no less than a quarter of 36 ÷ 30
+    ],
+)
+def test_a_layer_takes_time_on_the_busiest_machine(times: tuple[float, ...], layer_s: float, beside_s: float) -> None:
+    ten = SimpleNamespace(layers=10)
+    timed = Bench._split(SimpleNamespace(_share=ten, _rest=[ten, ten]), Work(1, 1, 0), times)  # type: ignore[arg-type]
+    assert timed.layer_s == pytest.approx(layer_s)
+    assert timed.action_s == pytest.approx(beside_s)

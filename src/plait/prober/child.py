@@ -34,6 +34,10 @@ _WARM_UP = 64
 """Positions up to which a shape is computed once before it is measured: what the first time costs matters there."""
 
 
+_LEAST_LAYER = 0.25
+"""Of the stages' time a layer takes at least this part of an even share: the rest is what a forward takes beside."""
+
+
 class Piece:
     """A stage of the measured model, with its cache."""
 
@@ -105,7 +109,7 @@ class Bench:
         """What of a step is whose: `times` to make the batch, of the first stage, of those between, of the last.
 
         Decoding, a first stage of one layer takes h + l and n stages of m layers take n × h + m × l: h is a forward
-        beside its layers, l a layer. In prefill h is nothing beside l.
+        beside its layers, l a layer. In prefill h is nothing beside l. On a busy machine h may look like all of it.
         """
         make, first, middle, last = times
         pieces = [self._share, *self._rest]
@@ -114,7 +118,7 @@ class Bench:
             return Timed(make, middle, last)
         if layers <= 2 * len(pieces):
             return Timed(make, middle / layers, last)
-        layer = (middle - len(pieces) * first) / (layers - len(pieces))
+        layer = max((middle - len(pieces) * first) / (layers - len(pieces)), _LEAST_LAYER * middle / layers)
         beside = max(0.0, first - layer)
         return Timed(make + beside, layer, max(layer, last - beside))
 
