@@ -54,7 +54,7 @@ def _print(record: RunRecord, rounds: str | None, *, actions: bool, as_json: boo
     from plait.reports.terminal import actions_text, parse_rounds, report, report_json
 
     if as_json:
-        values = report_json(record)
+        values = {**report_json(record), "note": record.result["note"]}
         write_json({**values, "actions": actions_text(record.make_rounds()).splitlines()} if actions else values)
         return
     if actions:
@@ -63,6 +63,7 @@ def _print(record: RunRecord, rounds: str | None, *, actions: bool, as_json: boo
     if replicas > 1:
         sys.stdout.write(f"One of {replicas} replicas: all of them make {replicas} times its tokens.\n\n")
     report(record, Console(file=sys.stdout, highlight=False), None if rounds is None else parse_rounds(rounds))
+    sys.stdout.write(f"\nThe figures are {record.result['note']}.\n")
 
 
 def _step(plan: TrainingPlan, cluster: Cluster | None, *, actions: bool, as_json: bool) -> None:

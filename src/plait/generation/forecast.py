@@ -43,7 +43,7 @@ def forecast(
     """
     plan = file.plan
     assert isinstance(plan, Plan)
-    spec, costs = _priced(plan, file.cluster, costs_for)
+    spec, costs, note = _priced(plan, file.cluster, costs_for)
     prove_plan(plan)
     replicas = plan.layout.axes.get("dp", 1) * plan.layout.axes.get("ep", 1)
     plan = _one_replica(plan, replicas)
@@ -54,11 +54,19 @@ def forecast(
     predicted = simulate(plan.layout, rounds, costs, spec)
     needs = need_bytes(plan.layout, spec, plan.slots, plan.context, plan.chunk)
     stages = tuple(
-        StageSummary(number, stage.ranks, stage.layers, stage.dtype, stage.weights, need.weights_bytes)
+        StageSummary(
+            number,
+            stage.ranks,
+            stage.layers,
+            stage.dtype,
+            stage.weights,
+            need.weights_bytes,
+            None if file.cluster is None else need.total_bytes,
+        )
         for number, (stage, need) in enumerate(zip(plan.layout.stages, needs, strict=True))
     )
     recipes = tuple(RoundRecipe(one.number, one.work, one.carried_in, plan.schedule, 0) for one in rounds)
-    result = {"predicted": {**generation_metrics(predicted, rounds), "replicas": replicas}}
+    result = {"predicted": {**generation_metrics(predicted, rounds), "replicas": replicas}, "note": note}
     text = dump_any_plan(file.plan, file.cluster)
     return RunRecord(text, stages, model_summary(plan.model, spec), recipes, predicted, None, result)
 
@@ -75,13 +83,14 @@ def _one_replica(plan: Plan, replicas: int) -> Plan:
     return replace(plan, layout=replace(plan.layout, axes=axes, stages=tuple(stages)))
 
 
-def _priced(plan: Plan, cluster: Cluster | None, costs_for: CostsFor) -> tuple[ModelSpec, Costs]:
-    """The model, after the plan was checked against it, and what the plan costs."""
+def _priced(plan: Plan, cluster: Cluster | None, costs_for: CostsFor) -> tuple[ModelSpec, Costs, str]:
+    """The model, after the plan was checked against it, what the plan costs, and how far that is calibrated."""
     if cluster is None:
         spec = open_model(plan.model).spec
         check_plan(plan, spec)
-        return spec, costs_for(plan, spec)
+        return spec, costs_for(plan, spec), "measured on this machine"
     spec = model_spec(plan.model)
     check_plan(plan, spec)
     first = plan.layout.stages[0]
-    return spec, ServingModel(spec, cluster, first.dtype, first.weights).costs()
+    model = ServingModel(spec, cluster, first.dtype, first.weights)
+    return spec, model.costs(), model.note
