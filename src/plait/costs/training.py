@@ -200,10 +200,10 @@ class TrainingModel:
         body, tail = self._body(setup, cut), self._tail(setup, cut)
         mean = body.mean
         equal_s = closed_step_s(setup.schedule, split.pp, setup.virtual, count, *mean)
-        more_s = count * (body.longest_s - setup.virtual * mean.total_s) if setup.schedule != "layerwise" else 0.0
-        messages_s = self.hand_over_s(setup) * _exposed(setup)
+        exposed = exposed_messages(setup.schedule, split.pp, setup.virtual, count)
+        messages_s = self.hand_over_s(setup) * exposed
         busy_s = count * body.longest_s
-        running_s = equal_s + more_s
+        running_s = _running_s(setup, equal_s, busy_s, count * setup.virtual * mean.total_s)
         residue_s = self.profile.residue.get(setup.schedule, 0.0) * (running_s + messages_s) if split.pp > 1 else 0.0
         repeated = self._repeated(setup, cut)
         step_s = running_s + messages_s + residue_s + repeated.seconds + tail.total_s + self.profile.step_s
@@ -336,20 +336,41 @@ def _body(times: LayerTimes, setup: TrainingSetup, cut: Cut) -> _Body:
     )
 
 
-def _exposed(setup: TrainingSetup) -> float:
-    """Messages on the critical path: those of the first and last micro-batch, and in 1F1B one for every other.
+def _running_s(setup: TrainingSetup, equal_s: float, busy_s: float, mean_s: float) -> float:
+    """The schedule's seconds where positions are unequal: the longest one's beyond the mean for every micro-batch.
 
-    Between neighbours in 1F1B a forward, its message, the next stage's forward and backward and the message back take
-    as long as the stage's own forward and backward, and two messages: over two micro-batches. Where the backward is
-    split the weight's half fills that time; with virtual stages other micro-batches do.
+    In DualPipe-V the position with embedding and head is the longest, and has no bubble of its own.
     """
-    stages = setup.split.pp * setup.virtual
-    if setup.split.pp == 1:
-        return 0.0
     if setup.schedule == "layerwise":
-        return 2.0 * (stages - 1) * setup.micro_batches
-    ends = 2.0 * (stages - 1)
-    return ends + setup.micro_batches - 1 if setup.schedule == "1f1b" else ends
+        return equal_s
+    return max(equal_s, busy_s) if setup.schedule == "dualpipe-v" else equal_s + busy_s - mean_s
+
+
+def exposed_messages(schedule: str, positions: int, virtual: int, micro_batches: int) -> float:
+    """Messages that a step of equal stages waits for one after another, where a message takes little beside a stage.
+
+    Counted from the simulator's replays. In 1F1B a forward, its message, the next stage's forward and backward and the
+    message back take as long as the stage's own forward and backward, and two messages: so nearly two for every
+    micro-batch; elsewhere the ends of the step alone.
+    """
+    others = positions - 1
+    if not others:
+        return 0.0
+    match schedule:
+        case "layerwise":
+            return 2.0 * (positions * virtual - 1) * micro_batches
+        case "1f1b":
+            return 2.0 * others * max(micro_batches, positions) / positions + 2.0 * (positions - 2)
+        case "interleaved":
+            return 2.0 * (positions * virtual - 1)
+        case "zb-h1" | "dualpipe-v":
+            return 4.0 * others
+        case "zb-h2":
+            return float(others)
+        case "zb-v":
+            return 5.0 * positions - 7
+        case _:
+            return 2.0 * others
 
 
 def _inside(setup: TrainingSetup) -> Inside:
