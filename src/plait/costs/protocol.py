@@ -74,7 +74,10 @@ class Costs(Protocol):
         """
 
     def exchange(self, layout: Layout, stage: int, micro_batch: MicroBatch, kind: Kind) -> Exchange:
-        """What that computation exchanges inside; its seconds are some of `compute_s`, not more."""
+        """What that computation exchanges inside; its seconds are some of `compute_s`, not more.
+
+        Never asked of a stage that has one rank.
+        """
 
     def reduce_s(self, layout: Layout, stage: int, kind: Kind, parts: int = 1) -> float:
         """Seconds of a stage's `REDUCE_GRADIENTS` or `GATHER_PARAMETERS`; of one of `parts` equal parts of it."""
@@ -166,7 +169,7 @@ class FixedCosts:
     def compute_s(self, layout: Layout, stage: int, micro_batch: MicroBatch, kind: Kind = Kind.FORWARD) -> float:
         """The stage's seconds for that kind, whatever the micro-batch."""
         plain = self.seconds.get(stage, 0.0) if kind is Kind.FORWARD else 0.0
-        return self.kind_seconds.get((stage, kind), plain)
+        return self.kind_seconds.get((stage, kind), plain) if self.kind_seconds else plain
 
     def exchange(self, layout: Layout, stage: int, micro_batch: MicroBatch, kind: Kind) -> Exchange:
         """The stage's for that kind."""

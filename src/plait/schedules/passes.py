@@ -13,18 +13,17 @@ Positions = tuple[tuple[Action, ...], ...]
 def add_activations(positions: Positions) -> Positions:
     """Receive before each forward (but the first stage's), send after it (but the last stage's)."""
     last = len(positions) - 1
-    return tuple(
-        tuple(
-            action
-            for forward in actions
-            for action in (
-                *([_same(forward, Kind.RECEIVE_FORWARD)] if stage > 0 else []),
-                forward,
-                *([_same(forward, Kind.SEND_FORWARD)] if stage < last else []),
-            )
-        )
-        for stage, actions in enumerate(positions)
-    )
+    lowered = []
+    for stage, forwards in enumerate(positions):
+        actions: list[Action] = []
+        for forward in forwards:
+            if stage > 0:
+                actions.append(_same(forward, Kind.RECEIVE_FORWARD))
+            actions.append(forward)
+            if stage < last:
+                actions.append(_same(forward, Kind.SEND_FORWARD))
+        lowered.append(tuple(actions))
+    return tuple(lowered)
 
 
 def _same(forward: Action, kind: Kind) -> Action:
@@ -64,4 +63,4 @@ def add_token_receives(positions: Positions, places: Sequence[tuple[Carried, int
 
 def requests_of(micro_batch: MicroBatch) -> tuple[int, ...]:
     """The requests whose rows are in the micro-batch."""
-    return tuple(row.request for row in micro_batch.rows)
+    return tuple([row.request for row in micro_batch.rows])

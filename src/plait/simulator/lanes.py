@@ -54,10 +54,10 @@ class Move(NamedTuple):
 class LaneState:
     """A lane of one position. Its columns hold one entry a step; `starts_s` and `ends_s` of those that are done.
 
-    `needs[i]` are the steps of lane `others[i]` waited for: the last one's index, or -1. A compute or reduce lane has
-    `works`, the p2p lane `moves` with each one's number among the messages of its channel, and `moved_s`: when the
-    link was there for a send, or the message for a receive. `waiting`: lanes that wait for one of this lane's steps.
-    `shares`: the step at the head runs on a shared host, its end is not known yet.
+    `needs[i]` are the steps of lane `others[i]` waited for: the last one's index, or -1; empty where none ever is. A
+    compute or reduce lane has `works`, the p2p lane `moves` with each one's number among the messages of its channel,
+    and `moved_s`: when the link was there for a send, or the message for a receive. `waiting`: lanes that wait for one
+    of this lane's steps. `shares`: the step at the head runs on a shared host, its end is not known yet.
     """
 
     position: int

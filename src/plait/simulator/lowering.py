@@ -57,12 +57,12 @@ class _Ends(NamedTuple):
 class Lowering:
     """Turns rounds into steps of lanes. `lanes[position]` (compute, p2p, reduce) and `channels` are what a replay runs.
 
-    `shared`: the hosts on which several positions compute. Errors: PlanError where an action waits for one that is not
-    there.
+    `rounds`: how many there will be. `shared`: the hosts on which several positions compute. Errors: PlanError where an
+    action waits for one that is not there.
     """
 
-    def __init__(self, layout: Layout, costs: Costs, hidden: int) -> None:
-        self._layout, self._costs, self._hidden = layout, costs, hidden
+    def __init__(self, layout: Layout, costs: Costs, hidden: int, rounds: int) -> None:
+        self._layout, self._costs, self._hidden, self._rounds = layout, costs, hidden, rounds
         self._stages = len(layout.stages)
         self._position_of = positions_by_stage(layout.positions)
         self.lanes = [_position(index) for index in range(len(layout.positions))]
@@ -97,11 +97,7 @@ class Lowering:
                 taken = [actions[place] for place in form.places]
                 lane.actions += taken
                 for column, needed, other in zip(lane.needs, form.needs, _OTHERS[form.lane], strict=True):
-                    base = bases[other]
-                    if needed is None:
-                        column += [-1] * len(form.places)
-                    else:
-                        column += [step + base if step >= 0 else -1 for step in needed] if base else needed
+                    _add_needs(column, needed, bases[other], bases[form.lane], len(taken))
                 if form.lane == _P2P:
                     self._add_moves(lane, taken, one, sizes)
                 else:
@@ -143,12 +139,15 @@ class Lowering:
 
     def _work(self, stage: int, kind: Kind, micro_batch: MicroBatch, parts: int) -> Work:
         costs, layout = self._costs, self._layout
-        if kind.lane is Lane.REDUCE:
+        if kind._value_ in _REDUCES:
             sent_bytes = costs.reduce_bytes(layout, stage, kind, parts)
             return Work(costs.reduce_s(layout, stage, kind, parts), sent_bytes=sent_bytes)
         seconds = costs.compute_s(layout, stage, micro_batch, kind) / parts
+        where = layout.stages[stage]
+        load = costs.load(layout, stage, micro_batch) if where.host in self.shared else 0
+        if len(where.ranks) == 1:
+            return Work(seconds, load)
         inside = costs.exchange(layout, stage, micro_batch, kind)
-        load = costs.load(layout, stage, micro_batch) if layout.stages[stage].host in self.shared else 0
         return Work(seconds, load, inside.seconds / parts, inside.sent_bytes // parts)
 
     def _add_moves(self, lane: LaneState, actions: list[Action], one: Round, sizes: Sequence[int]) -> None:
@@ -191,6 +190,8 @@ class Lowering:
         return known
 
     def _formed(self, actions: tuple[Action, ...], number: int) -> tuple[_LaneForm, ...]:
+        if self._rounds == 1:
+            return _form(actions)
         # an enum's hash is slow Python: its letters stand for it
         shape = tuple([(round_ - number, stage, kind._value_, mb, part) for round_, stage, kind, mb, part in actions])
         form = self._forms.get(shape)
@@ -199,8 +200,20 @@ class Lowering:
         return form
 
 
-_OF_STAGE = frozenset((Kind.OPTIMIZER.value, Kind.REDUCE_GRADIENTS.value, Kind.GATHER_PARAMETERS.value))
+_REDUCES = frozenset(kind.value for kind in Kind if kind.lane is Lane.REDUCE)
+_OF_STAGE = _REDUCES | {Kind.OPTIMIZER.value}
 _SENDS = frozenset(kind.value for kind in Kind if kind.sends)
+
+
+def _add_needs(column: list[int], needed: list[int] | None, base: int, before: int, count: int) -> None:
+    """Append needs of a round. The column stays empty while nothing is needed; `before`: steps that the lane had."""
+    if needed is None:
+        if column:
+            column += [-1] * count
+        return
+    if not column:
+        column += [-1] * before
+    column += [step + base if step >= 0 else -1 for step in needed] if base else needed
 
 
 def _position(index: int) -> tuple[LaneState, ...]:

@@ -89,15 +89,13 @@ class Replay:
         begun = at = len(ends_s)
         now_s = ends_s[-1] if at else 0.0
         for at in range(begun, len(works)):
-            needed = of_first[at]
-            if needed >= 0:
+            if of_first and (needed := of_first[at]) >= 0:
                 if needed >= first_done:
                     first.waiting.append((needed, lane))
                     break
                 if first_s[needed] > now_s:
                     now_s = first_s[needed]
-            needed = of_second[at]
-            if needed >= 0:
+            if of_second and (needed := of_second[at]) >= 0:
                 if needed >= second_done:
                     second.waiting.append((needed, lane))
                     break
@@ -127,8 +125,7 @@ class Replay:
         """When the lane and all that the step waits for are done; None while something is not."""
         now_s = lane.ends_s[-1] if lane.ends_s else 0.0
         for other, needs in zip(lane.others, lane.needs, strict=True):
-            needed = needs[at]
-            if needed >= 0:
+            if needs and (needed := needs[at]) >= 0:
                 if needed >= len(other.ends_s):
                     other.waiting.append((needed, lane))
                     return None
@@ -147,15 +144,13 @@ class Replay:
         end_s = ends_s[-1] if begun else 0.0
         for at in range(begun, len(moves)):
             ready_s = end_s
-            needed = of_first[at]
-            if needed >= 0:
+            if of_first and (needed := of_first[at]) >= 0:
                 if needed >= len(first_s):
                     first.waiting.append((needed, lane))
                     break
                 if first_s[needed] > ready_s:
                     ready_s = first_s[needed]
-            needed = of_second[at]
-            if needed >= 0:
+            if of_second and (needed := of_second[at]) >= 0:
                 if needed >= len(second_s):
                     second.waiting.append((needed, lane))
                     break
@@ -205,7 +200,7 @@ class Replay:
         at = len(lane.ends_s)
         name = format_action(lane.actions[at])
         for other, needs in zip(lane.others, lane.needs, strict=True):
-            if needs[at] >= len(other.ends_s):
+            if needs and needs[at] >= len(other.ends_s):
                 return f"{name} waits for {format_action(other.actions[needs[at]])}"
         move = lane.moves[at]
         if move.sends:

@@ -36,7 +36,7 @@ def simulate(
     first rank alone, which stands for the others (a mesh of 16,384 ranks has few positions).
     """
     with no_collection():
-        lowering = Lowering(layout, costs, spec.hidden)
+        lowering = Lowering(layout, costs, spec.hidden, len(rounds))
         for carried in rounds[0].carried_in if rounds else ():
             lowering.carry_in(Action(carried.round, len(layout.stages) - 1, Kind.SEND_TOKENS, carried.micro_batch))
         for one in rounds:
