@@ -39,6 +39,13 @@ def _asked(limits: ServingLimits) -> str:
 
 
 def _why(search: Search) -> str:
+    spec, limits, there = search.world.spec, search.limits, len(search.world.devices)
+    needed = (limits.dp or 1) * (limits.pp or 1) * (limits.tp or 1)
+    if needed > there:
+        return f" (it takes {needed} devices)"
+    for asked, have, what in ((limits.tp, spec.heads, "query heads"), (limits.pp, spec.layers, "layers")):
+        if asked is not None and asked > have:
+            return f" (there are {have} {what})"
     return f" ({search.rejected[0].reason})" if search.rejected else ""
 
 

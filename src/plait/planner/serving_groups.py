@@ -98,6 +98,10 @@ class _Dealer:
     seen: set[tuple[Unit, ...]] = field(default_factory=set)
     times: dict[object, list[float]] = field(default_factory=dict)
     most: dict[object, int] = field(default_factory=dict)
+    place: dict[str, int] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.place = {name: at for at, name in enumerate(self.world.devices)}
 
     def fastest_first(self, names: Sequence[str]) -> list[str]:
         """By the time for all heads; of equals in their order."""
@@ -106,9 +110,13 @@ class _Dealer:
     def dealt(
         self, size: int, groups: Sequence[Group], stages: Sequence[int], *, whole_only: bool = False
     ) -> Iterator[Units]:
-        """The groups with heads for each device, where a group holds one of so many `stages`."""
+        """The groups with heads for each device, where a group holds one of so many `stages`.
+
+        Devices of a group stand as in the cluster, so that a ring over them is the same whatever their speed.
+        """
+        ordered = [tuple(sorted(group, key=self.place.__getitem__)) for group in groups]
         for count in stages if groups else ():
-            units = tuple(Unit(group, self._shares(group, count)) for group in groups)
+            units = tuple(Unit(group, self._shares(group, count)) for group in ordered)
             if units not in self.seen:
                 self.seen.add(units)
                 yield Units(size, units, whole_only)

@@ -23,6 +23,17 @@ def refusal(world: World, units: Units, stages: int, count: int, demand: Demand)
     return Rejected(axes, count, reason, need, have)
 
 
+def impossible(world: World) -> list[Rejected]:
+    """Axes for which there are devices, but not enough heads or layers."""
+    spec, devices = world.spec, len(world.devices)
+    found = []
+    for axis, have, what in (("tp", spec.heads, "query head"), ("pp", spec.layers, "layer")):
+        if devices > have:
+            reason = f"every rank along {axis} needs a {what}, and {spec.name} has {have}"
+            found.append(Rejected({axis: devices}, devices - have, reason, float(devices), float(have)))
+    return found
+
+
 def least_bytes(world: World, devices: int, tp: int, demand: Demand) -> float:
     """What the model takes over so many devices: each layer once, and on every device workspace and process."""
     model = world.model

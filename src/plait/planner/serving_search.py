@@ -16,7 +16,7 @@ from plait.planner.exact import Problem, best_in_order, best_latency, best_throu
 from plait.planner.result import Objective, Rejected
 from plait.planner.serving_figures import Way, chunks, figures, fits
 from plait.planner.serving_groups import Units, unit_sets
-from plait.planner.serving_memory import refusal
+from plait.planner.serving_memory import impossible, refusal
 from plait.planner.serving_units import Demand, Unit, World, problem
 from plait.schedules.generation import LAYERWISE, PIPELINED
 
@@ -114,6 +114,7 @@ class Search:
 
     def run(self) -> Search:
         """Look at everything."""
+        self.rejected.extend(impossible(self.world))
         prefill = self.objective == "ttft"
         for units in unit_sets(self.world, self._demand(1), prefill=prefill, tp=self.limits.tp):
             if self.world.equal_hosts is not None and not units.whole_only:  # those overlap
