@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from plait.planner.cut import Cut
-from plait.planner.exact import Assignment, Problem, best_latency, best_throughput
+from plait.planner.exact import Assignment, Problem, best_in_order, best_latency, best_throughput
 
 Best = Callable[..., Assignment | None]
 
@@ -97,6 +97,18 @@ def problems(draw: st.DrawFn, machines: int = 4, layers: int = 6) -> Problem:
             back_s=np.full((n, n), 1.0),
         )
     return problem
+
+
+@pytest.mark.parametrize("first", range(0, 200, 100))
+def test_in_order_no_cut_is_better(first: int) -> None:
+    for seed in range(first, first + 100):
+        problem = rough(seed)
+        order = tuple(range(problem.machines))
+        cuts = (cut for machines, cut in everything(problem, problem.machines) if machines == order)
+        least = min((throughput_value(problem, order, cut) for cut in cuts), default=np.inf)
+        found = best_in_order(problem)
+        assert (found.value_s if found else np.inf) == pytest.approx(least, rel=1e-12), f"seed {seed}"
+        assert found is None or throughput_value(problem, order, found.cut) == pytest.approx(least, rel=1e-12)
 
 
 def rough(seed: int) -> Problem:

@@ -113,7 +113,7 @@ def best_in_order(problem: Problem) -> Assignment | None:
 
     None where the model does not fit. Among equals the least sum of the stages' squares.
     """
-    table, stages = tables(problem), problem.machines
+    table, stages = tables(problem, in_order=True), problem.machines
     place = {machine: index for index, members in enumerate(table.members) for machine in members}
     order = [place[machine] for machine in range(stages)]
     if stages > table.layers:
@@ -128,6 +128,6 @@ def best_in_order(problem: Problem) -> Assignment | None:
     limit_s = float(slowest[-1])
     if not np.isfinite(limit_s):
         return None
-    links_s = (float(table.occupied[one, other]) for one, other in pairwise(order))
+    links_s = (float(problem.hand_over_s[pair]) for pair in pairwise(range(stages)))
     cut = best_cut(table, order, limit_s, by_total=False)
     return Assignment(tuple(range(stages)), cut, max([limit_s, *links_s]), True)

@@ -120,9 +120,12 @@ class Tables:
         return tuple(left[one].pop(0) for one in order)
 
 
-def tables(problem: Problem) -> Tables:
-    """Equal machines taken together, and the seconds of each stage that they could hold."""
-    members = _classes(problem)
+def tables(problem: Problem, *, in_order: bool = False) -> Tables:
+    """Equal machines taken together, and the seconds of each stage that they could hold.
+
+    `in_order`: links do not count, the machines cannot change places anyway; those of the tables are of no use.
+    """
+    members = _classes(problem, in_order)
     of = np.array([one[0] for one in members])
     layers = problem.layers
     times = np.concatenate([np.zeros((len(of), 1)), np.cumsum(problem.layer_s[of], axis=1)], axis=1)
@@ -158,12 +161,12 @@ def tables(problem: Problem) -> Tables:
     )
 
 
-def _classes(problem: Problem) -> tuple[tuple[int, ...], ...]:
+def _classes(problem: Problem, in_order: bool) -> tuple[tuple[int, ...], ...]:
     """Machines that may change places without any difference, links included."""
     classes: list[list[int]] = []
     for machine in range(problem.machines):
         for one in classes:
-            if _equal(problem, one[0], machine):
+            if _equal(problem, one[0], machine) and (in_order or _joined_alike(problem, one[0], machine)):
                 one.append(machine)
                 break
         else:
@@ -173,8 +176,10 @@ def _classes(problem: Problem) -> tuple[tuple[int, ...], ...]:
 
 def _equal(problem: Problem, one: int, other: int) -> bool:
     rows = (problem.fixed_s, problem.first_s, problem.last_s, problem.fixed_bytes, problem.free_bytes, problem.layer_s)
-    if any(not np.array_equal(row[one], row[other]) for row in (*rows, *problem.bytes_)):
-        return False
+    return all(np.array_equal(row[one], row[other]) for row in (*rows, *problem.bytes_))
+
+
+def _joined_alike(problem: Problem, one: int, other: int) -> bool:
     others = np.ones(problem.machines, dtype=bool)
     others[[one, other]] = False
     return all(

@@ -8,13 +8,17 @@ from itertools import pairwise
 
 from plait.planner.result import Objective
 from plait.planner.serving_figures import Way, figures, fits
-from plait.planner.serving_search import Ranked, Search
+from plait.planner.serving_search import Ranked, Search, value
 from plait.planner.serving_units import World
 from plait.schedules.generation import LAYERWISE
 from plait.units import format_bytes, format_rate, format_seconds
 
 _NAMED = 8
 _NOTHING = 1e-6
+_WHOLE = 100
+_CLOSE = 1.01
+"""What comes as near as this is as good: it needs no word."""
+
 _MATTERS = 0.02
 """Differences below this part of the whole are not given as a cause."""
 
@@ -63,7 +67,8 @@ def _count(number: int, what: str) -> str:
 def figure_words(objective: Objective, predicted: Mapping[str, float]) -> str:
     """What the objective asks for."""
     if objective == "throughput":
-        return f"{predicted['decode_tokens_per_s']:.3g} tokens/s"
+        rate = predicted["decode_tokens_per_s"]
+        return f"{rate:,.0f} tokens/s" if rate >= _WHOLE else f"{rate:.3g} tokens/s"
     if objective == "ttft":
         return f"{format_seconds(predicted['ttft_s'])} to the first token"
     return f"{format_seconds(predicted['time_per_token_s'])} a token"
@@ -87,9 +92,10 @@ def _micro_batches(search: Search, best: Ranked) -> Iterator[str]:
     if best.way.split.pp == 1:
         return
     seen = {(best.way.schedule, best.way.micro_batches)}
+    close_s = value(search.objective, best.found.figures) * _CLOSE
     others = []
     for way, found in best.found.others:
-        if (way.schedule, way.micro_batches) not in seen:
+        if (way.schedule, way.micro_batches) not in seen and value(search.objective, found) > close_s:
             seen.add((way.schedule, way.micro_batches))
             others.append(f"{_schedule(way)} {figure_words(search.objective, found)}")
     if others:
