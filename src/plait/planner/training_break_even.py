@@ -15,7 +15,7 @@ from plait.plans.split import TrainingSetup
 from plait.spec.cluster import Network, Wire
 from plait.units import format_rate
 
-_FAR = 1000.0
+FAR = 1000.0
 """Looked for up to so many times the bandwidth there is, and down to so small a part of it."""
 _OTHERS = 30.0
 """Where there is time, every kind is searched again over links so many times as fast and as slow."""
@@ -44,8 +44,8 @@ def break_evens(selection: Selection, devices: int, winner: Scored, others: Iter
                 setups.setdefault(kind, []).append(setup)
     compared = _Compared(model, between, setups, winner.kind)
     found = []
-    for far in (1 / _FAR, _FAR):
-        crossings = [(_crossing(partial(compared.ahead_s, kind), far), kind) for kind in setups if kind != winner.kind]
+    for far in (1 / FAR, FAR):
+        crossings = [(crossing(partial(compared.ahead_s, kind), far), kind) for kind in setups if kind != winner.kind]
         reached = [(factor, kind) for factor, kind in crossings if factor is not None]
         if reached:
             factor, kind = (min if far > 1 else max)(reached)
@@ -116,7 +116,7 @@ def _faster(wire: Wire, by: float) -> Wire:
     return replace(wire, bandwidth=wire.bandwidth * by, host_bandwidth=shared)
 
 
-def _crossing(ahead_s: Callable[[float], float], far: float) -> float | None:
+def crossing(ahead_s: Callable[[float], float], far: float) -> float | None:
     """The factor between 1 and `far` at which the winner's lead is gone; None where it keeps it.
 
     Seconds are about linear in 1 ÷ bandwidth, so the false position over that finds it in a few steps (Illinois rule).

@@ -26,21 +26,19 @@ from plait.costs.training import TrainingModel
 from plait.errors import CapacityError
 from plait.planner.cut import Cut
 from plait.planner.exact import Problem, best_throughput
-from plait.planner.result import Candidate, Choice, DeviceMemory
-from plait.planner.space import TrainingLimits, divisors, kind_of, micro_batch_sizes
-from plait.planner.training_words import split_words
-from plait.planner.unequal_costs import Counted, Machines, Way, counted, sort_of
-from plait.plans.layout import Layout, Stage
+from plait.planner.result import Choice, Rejected
+from plait.planner.space import TrainingLimits, divisors, micro_batch_sizes
+from plait.planner.unequal_answer import answer
+from plait.planner.unequal_costs import Machines, Way, counted, sort_of
 from plait.plans.split import Recompute, Split, TrainingSetup
-from plait.plans.training import TrainingPlan
 from plait.spec.cluster import Cluster, Device
 from plait.spec.job import TrainingJob
 from plait.spec.model import ModelSpec
-from plait.units import format_bytes, format_seconds
+from plait.units import format_bytes
 
 _SMALL = 4
 """Every number of stages up to this is tried: with few micro-batches a short pipeline wins."""
-_SIZES = (1, 2, 4, 8, 16)
+_SIZES = (1, 2, 4, 8, 16, 32, 64)
 _SCHEDULES = ("1f1b", "zb-h1", "gpipe", "layerwise")
 _INFINITE = float("inf")
 
@@ -49,23 +47,22 @@ def plan_unequal(spec: ModelSpec, cluster: Cluster, job: TrainingJob, *, top: in
     """The best of all that the module's docstring names. Errors: CapacityError where nothing fits."""
     machines = Machines(spec, job, cluster)
     devices = list(cluster.devices)[: limits.devices]
-    found = [counted(machines, way) for way in _ways(machines, devices, limits)]
-    fitting = [one for one in found if one.over_bytes <= 0]
+    refused: dict[tuple[int, int], Rejected] = {}
+    found = [counted(machines, way) for way in _ways(machines, devices, limits, refused)]
     alone = list(_equal_alone(spec, cluster, devices, job, top, limits))
-    candidates = [_candidate(machines, one) for one in _distinct(fitting)]
-    there = {(one.devices, one.schedule, one.micro_batches) for one in candidates}
-    by_sort = [one for choice in alone for one in choice.candidates]
-    candidates += [one for one in by_sort if (one.devices, one.schedule, one.micro_batches) not in there]
-    if not candidates:
-        raise CapacityError(_nothing(machines, devices, found))
-    candidates.sort(key=lambda one: (one.predicted["step_s"], one.split.ranks))
-    return _choice(candidates, top)
+    return answer(machines, devices, found, alone, list(refused.values()), top)
 
 
 # what is looked at
 
 
-def _ways(machines: Machines, devices: Sequence[Device], limits: TrainingLimits) -> Iterator[Way]:
+def _ways(
+    machines: Machines,
+    devices: Sequence[Device],
+    limits: TrainingLimits,
+    refused: dict[tuple[int, int], Rejected],
+) -> Iterator[Way]:
+    """All ways; those for which no cut fits go to `refused`, by replicas and stages."""
     if limits.tp not in (None, 1) or limits.ep not in (None, 1):
         return
     recompute: list[Recompute] = [one for one in limits.recompute if one != "selective"] or ["none"]
@@ -77,12 +74,15 @@ def _ways(machines: Machines, devices: Sequence[Device], limits: TrainingLimits)
             if share % size or size not in (*_SIZES, limits.micro_batch):
                 continue
             for again in recompute:
-                for schedule, order, cut in _pipelines(machines, groups, size, share // size, again, limits):
+                none: list[tuple[Problem, int]] = []
+                for schedule, order, cut in _pipelines(machines, groups, size, share // size, again, limits, none):
                     way = _way(machines, groups, replicas, size, schedule, order, cut, again, limits)
                     key = way.setup, way.cut, tuple(members[0].name for members in way.members)
                     if key not in seen:
                         seen.add(key)
                         yield way
+                for problem, stages in none:
+                    _refuse(refused, problem, replicas, stages)
 
 
 def _replicas(devices: Sequence[Device], batch: int, limits: TrainingLimits) -> list[int]:
@@ -113,8 +113,12 @@ def _pipelines(
     count: int,
     recompute: Recompute,
     limits: TrainingLimits,
+    none: list[tuple[Problem, int]],
 ) -> Iterator[tuple[str, tuple[int, ...], Cut]]:
-    """Schedules with the machines of each stage in order and the cut, by the exact search."""
+    """Schedules with the machines of each stage in order and the cut, by the exact search.
+
+    Numbers of stages for which there is none go to `none`.
+    """
     most = min(len(groups), machines.spec.layers)
     numbers = [limits.pp] if limits.pp else [None, *range(1, min(most, _SMALL) + 1)]
     for flying in sorted({min(count, most), 1}, reverse=True):
@@ -122,10 +126,27 @@ def _pipelines(
         for stages in numbers:
             found = best_throughput(problem, stages)
             if found is None:
+                none.append((problem, stages or most))
                 continue
             for schedule in _SCHEDULES:
                 if schedule in limits.schedules and (schedule == "layerwise") == (flying == 1 and count > 1):
                     yield schedule, found.machines, found.cut
+
+
+def _refuse(refused: dict[tuple[int, int], Rejected], problem: Problem, replicas: int, stages: int) -> None:
+    """Count a way for which no cut fits; of all with so many stages the one that needs least is shown."""
+    beside = problem.first_bytes + problem.last_bytes + stages * float(problem.fixed_bytes.max())
+    need = float(problem.layer_bytes.sum() + beside)
+    have = float(np.sort(problem.free_bytes)[-stages:].sum())
+    known = refused.get((replicas, stages))
+    count = 1 if known is None else known.count + 1
+    if known is not None and known.need <= need:
+        need = known.need
+    where = "the largest device has" if stages == 1 else f"the {stages} largest devices have"
+    reason = f"memory: it would need at least {format_bytes(need)}, {where} {format_bytes(have)}"
+    if need <= have:
+        reason += ", and no cut into whole layers fits each of them"
+    refused[replicas, stages] = Rejected({"dp": replicas, "pp": stages}, count, reason, need, have)
 
 
 def _problem(
@@ -229,100 +250,3 @@ def _equal_alone(
             )
         except CapacityError:
             continue
-
-
-# the answer
-
-
-def _distinct(found: Sequence[Counted]) -> list[Counted]:
-    """The best of every pipeline: the same devices and schedule with another micro-batch or recompute are one."""
-    best: dict[tuple[object, ...], Counted] = {}
-    for one in sorted(found, key=lambda one: one.figures["step_s"]):
-        names = tuple(members[0].name for members in one.way.members)
-        best.setdefault((names, one.way.setup.split, one.way.setup.schedule), one)
-    return list(best.values())
-
-
-def _candidate(machines: Machines, one: Counted) -> Candidate:
-    way, setup = one.way, one.way.setup
-    stages = []
-    for place, (members, layers) in enumerate(zip(way.members, way.cut, strict=True)):
-        ranks = tuple(range(place * len(members), (place + 1) * len(members)))
-        names = tuple(device.name for device in members)
-        dtype = machines.job.dtype
-        stages.append(Stage(layers, ranks, dtype, dtype, host=members[0].host, devices=names))
-    axes = {"dp": setup.split.dp, "pp": setup.split.pp, "tp": 1}
-    plan = TrainingPlan(
-        machines.spec.name,
-        Layout(axes, tuple(stages), max(2, 2 * setup.split.pp)),
-        setup,
-        machines.job.batch,
-        machines.job.sequence,
-        split_words(setup),
-    )
-    return Candidate(
-        kind=kind_of(setup.split),
-        split=setup.split,
-        cut=way.cut,
-        devices=tuple(stage.devices for stage in stages),
-        schedule=setup.schedule,
-        micro_batches=setup.micro_batches,
-        recompute=setup.recompute,
-        zero=setup.zero,
-        predicted=one.figures,
-        memory=tuple(
-            DeviceMemory(members[0].name, need, members[0].memory_bytes)
-            for members, need in zip(way.members, one.need_bytes, strict=True)
-        ),
-        plan=plan,
-        simulated=True,
-        note="; ".join(dict.fromkeys(machines.model(members[0]).note for members in way.members)),
-    )
-
-
-def _choice(candidates: Sequence[Candidate], top: int) -> Choice:
-    chosen = candidates[0]
-    kinds = {chosen.kind: chosen}
-    for one in candidates:
-        kinds.setdefault(one.kind, one)
-    shown = list(candidates[:top])
-    shown += [one for one in kinds.values() if one not in shown]
-    others = [replace(one, loses=_loses(chosen, one)) for one in shown[1:]]
-    second = next((one for one in others if one.kind != chosen.kind), None)
-    reason = f"{chosen.plan.reason} on {_names(chosen)}: predicted {format_seconds(chosen.predicted['step_s'])} a step"
-    if second is not None:
-        reason += f"; the best of another kind, {second.kind}, takes {format_seconds(second.predicted['step_s'])}"
-    return Choice("step", chosen, (chosen, *others), (), (), reason)
-
-
-def _loses(chosen: Candidate, one: Candidate) -> str:
-    more = {
-        name: one.predicted[f"{name}_s"] - chosen.predicted[f"{name}_s"] for name in ("compute", "transfer", "wait")
-    }
-    by = max(more, key=lambda name: more[name])
-    step = one.predicted["step_s"] - chosen.predicted["step_s"]
-    return f"{_names(one)}: +{format_seconds(max(0.0, step))} a step, most of it {by}"
-
-
-def _names(one: Candidate) -> str:
-    names = list(dict.fromkeys(name for stage in one.devices for name in stage))
-    shown = ", ".join(names[:6])
-    return shown if len(names) <= 6 else f"{shown} and {len(names) - 6} more"
-
-
-def _nothing(machines: Machines, devices: Sequence[Device], found: Sequence[Counted]) -> str:
-    spec = machines.spec
-    free = sum(device.memory_bytes for device in devices)
-    need = state_bytes(rank_parameters(spec, [(0, spec.layers)]), machines.model(devices[0]).recipe).total_bytes
-    words = (
-        f"{spec.name} does not fit on these {len(devices)} devices: weights, gradients and optimizer states alone take "
-        f"{format_bytes(need)}, all devices together have {format_bytes(free)}"
-    )
-    if need > free:
-        return f"{words}, {format_bytes(need - free)} are missing"
-    if not found:
-        return f"{words}, but no cut puts them where the memory is, beside what a micro-batch leaves"
-    near = min(found, key=lambda one: one.over_bytes)
-    return (
-        f"{words}; the nearest way misses {format_bytes(near.over_bytes)} on a device ({split_words(near.way.setup)})"
-    )

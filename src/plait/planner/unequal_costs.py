@@ -47,6 +47,7 @@ class Machines:
     def __init__(self, spec: ModelSpec, job: TrainingJob, cluster: Cluster) -> None:
         self.spec, self.job, self.cluster = spec, job, cluster
         self._models: dict[tuple[object, ...], TrainingModel] = {}
+        self._faster = 1.0
 
     def model(self, device: Device) -> TrainingModel:
         """The cost model of one device."""
@@ -60,7 +61,13 @@ class Machines:
     def link(self, source: Device, to: Device) -> LinkCost:
         """The directed link between two devices."""
         link = self.cluster.link(source.name, to.name)
-        return LinkCost(link.latency_s, link.bandwidth)
+        return LinkCost(link.latency_s, link.bandwidth * self._faster)
+
+    def faster(self, by: float) -> Machines:
+        """The same machines over links of `by` times the bandwidth."""
+        found = Machines(self.spec, self.job, self.cluster)
+        found._models, found._faster = self._models, self._faster * by
+        return found
 
 
 def counted(machines: Machines, way: Way) -> Counted:
