@@ -83,7 +83,10 @@ DEEPSPEED = _A100 | {
     "hidden_backward": Figure(0.0, "that software hides no exchange"),
     "accumulated_bytes": Figure(2.0, "gradients are added up in 16 bits"),
     "reduced_bytes": Figure(2.0, "gradients are reduced in 16 bits"),
-    "parted": Figure(value=False, source="that software sends messages whole"),
+    "parted": Figure(
+        value=True,
+        source="DeepSpeed, runtime/pipe/engine.py: is_pipe_partitioned and is_grad_partitioned with a tensor group",
+    ),
 }
 
 _ZERO_BUBBLE = {
