@@ -11,7 +11,7 @@ from plait.costs.protocol import Exchange, FixedCosts, LinkCost
 from plait.errors import PlanError
 from plait.plans.action import Action, Kind
 from plait.plans.layout import Layout, Stage
-from plait.plans.round import Round
+from plait.plans.round import MicroBatch, Round, Row
 from plait.simulator.simulate import simulate
 from plait.timeline.timeline import Timeline
 from plait.timeline.training_metrics import training_metrics
@@ -179,3 +179,29 @@ def test_a_missing_action_is_named() -> None:
     with pytest.raises(PlanError) as raised:
         simulate(layout, [replace(one, actions=(kept, one.actions[1]))], FixedCosts(), TINY)
     assert str(raised.value) == "0:0G0 waits for an action that is not there"
+
+
+def test_costs_are_asked_once_a_shape() -> None:
+    """Three sequences of 64 tokens and one of 32; who they are does not matter, how long and from where does."""
+    asked: list[tuple[Kind, MicroBatch]] = []
+
+    class Asked(FixedCosts):
+        def compute_s(self, layout: Layout, stage: int, micro_batch: MicroBatch, kind: Kind = Kind.FORWARD) -> float:
+            asked.append((kind, micro_batch))
+            return float(micro_batch.tokens + sum(row.start for row in micro_batch.rows))
+
+    layout, one = make_step("gpipe", 1, 4)
+    lengths, begins = (64, 64, 32, 64), (0, 0, 0, 8)
+    rows = [Row(i, i, begin, length, False) for i, (begin, length) in enumerate(zip(begins, lengths, strict=True))]
+    one = replace(one, work=tuple(MicroBatch((row,)) for row in rows))
+    timeline = simulate(layout, [one], Asked(), TINY)
+    assert [end - start for start, end in when(timeline, "F", 0)] == [64.0, 64.0, 32.0, 72.0]
+    assert [kind for kind, _ in asked] == [Kind.FORWARD] * 3 + [Kind.BACKWARD] * 3
+
+
+def test_positions_of_one_host_slow_each_other() -> None:
+    """Two positions on one core: 1F1B of two micro-batches, F 1 s, B 2 s; all of 12 s of work, one core never idle."""
+    layout, one = make_step("1f1b", 2, 2)
+    together = replace(layout, stages=tuple(replace(stage, host="box") for stage in layout.stages))
+    costs = FixedCosts(kind_seconds=seconds_of(2), cores=1)
+    assert simulate(together, [one], costs, TINY).end_s == pytest.approx(12.0)

@@ -21,7 +21,7 @@ from plait.timeline.span import Span
 from plait.timeline.timeline import Timeline
 from plait.timeline.training_metrics import training_metrics
 from tests.simulator.reference import reference
-from tests.simulator.training_rounds import PASSES, TINY, make_step
+from tests.simulator.training_rounds import PASSES, TINY, make_lowered_step, make_step
 
 Case = tuple[Layout, Round, FixedCosts]
 
@@ -43,22 +43,23 @@ BANDWIDTHS = st.sampled_from([4096.0, 16384.0, 1e6, float("inf")])
 @st.composite
 def cases(draw: st.DrawFn, capacities: tuple[int, ...] = (1, 2, 64)) -> Case:
     schedule, virtual = draw(st.sampled_from(SCHEDULES))
-    layout, one = make_step(
-        schedule,
-        draw(st.integers(1, 4)),
-        draw(st.integers(1, 6)),
-        virtual,
-        reduces=draw(st.booleans()),
-        capacity=draw(st.sampled_from(capacities)),
-        ranks_each=draw(st.integers(1, 2)),
-    )
+    shape = (schedule, draw(st.integers(1, 4)), draw(st.integers(1, 6)), virtual)
+    capacity, ranks = draw(st.sampled_from(capacities)), draw(st.integers(1, 2))
+    if draw(st.booleans()):
+        layout, one = make_step(*shape, reduces=draw(st.booleans()), capacity=capacity, ranks_each=ranks)
+    else:
+        buckets = draw(st.integers(1, 3))
+        layout, one = make_lowered_step(*shape, capacity=capacity, replicas=ranks, buckets=buckets)
+    return layout, one, draw(costs_of(len(layout.stages)))
+
+
+@st.composite
+def costs_of(draw: st.DrawFn, stages: int) -> FixedCosts:
     kinds = [*PASSES, Kind.OPTIMIZER, Kind.REDUCE_GRADIENTS, Kind.GATHER_PARAMETERS]
-    stages = range(len(layout.stages))
-    costs = FixedCosts(
-        kind_seconds={(stage, kind): draw(SECONDS) for stage in stages for kind in kinds},
+    return FixedCosts(
+        kind_seconds={(stage, kind): draw(SECONDS) for stage in range(stages) for kind in kinds},
         any_link=LinkCost(draw(SECONDS), draw(BANDWIDTHS), draw(st.sampled_from([0.0, 0.125]))),
     )
-    return layout, one, costs
 
 
 def simulated(case: Case) -> Timeline | None:
@@ -79,6 +80,19 @@ def test_the_same_times_as_the_plain_reference(case: Case) -> None:
         layout, one, costs = case
         times = {span.action: (span.start_s, span.end_s) for span in timeline.spans}
         assert times == reference(layout, [one], costs, TINY)
+
+
+@given(st.data())
+@settings(max_examples=60, deadline=None)
+def test_what_the_passes_make_never_gets_stuck(data: st.DataObject) -> None:
+    """Whatever k, and whatever anything takes."""
+    schedule, virtual = data.draw(st.sampled_from(SCHEDULES))
+    positions, micro_batches, capacity = (data.draw(st.integers(1, most)) for most in (4, 6, 3))
+    layout, one = make_lowered_step(
+        schedule, positions, micro_batches, virtual, capacity=capacity, replicas=2, buckets=data.draw(st.integers(1, 3))
+    )
+    costs = data.draw(costs_of(len(layout.stages)))
+    assert len(simulate(layout, [one], costs, TINY).spans) == 2 * sum(map(len, one.actions))
 
 
 @given(cases())
@@ -128,10 +142,9 @@ def test_makespan_is_bounded_below(case: Case) -> None:
     costs = case[2]
     lanes: dict[tuple[int, Lane], float] = defaultdict(float)
     way_s, hops = 0.0, 0
-    for span in timeline.spans:
-        action = span.action
+    for rank, action in {(span.rank, span.action._replace(part=None)) for span in timeline.spans}:
         seconds = costs.kind_seconds.get((action.stage, action.kind), 0.0)
-        lanes[span.rank, action.kind.lane] += seconds
+        lanes[rank, action.kind.lane] += seconds
         if action.micro_batch == 0:
             hops += action.kind.sends
             way_s += seconds if action.kind in PASSES and action.kind is not Kind.BACKWARD_WEIGHT else 0.0

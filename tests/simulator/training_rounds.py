@@ -6,6 +6,8 @@ from plait.plans.action import Action, Kind, Lane
 from plait.plans.layout import Layout, Stage
 from plait.plans.round import MicroBatch, Round, Row
 from plait.plans.rules import positions_by_stage
+from plait.plans.split import Split, TrainingSetup
+from plait.schedules.step import make_training_round
 from plait.schedules.training import compute_order
 from plait.spec.model import ModelSpec
 
@@ -48,6 +50,15 @@ def make_step(
         capacity or 4 * stages,
     )
     return layout, Round(0, work_of(micro_batches), tuple(made))
+
+
+def make_lowered_step(
+    schedule: str, positions: int, micro_batches: int, virtual: int, *, capacity: int, replicas: int, buckets: int
+) -> tuple[Layout, Round]:
+    """The same step as the passes of `schedules` make it: of `replicas`, with reductions, updates and ZeRO's gather."""
+    plain, _ = make_step(schedule, positions, micro_batches, virtual, capacity=capacity, ranks_each=replicas)
+    setup = TrainingSetup(Split(dp=replicas, pp=positions), schedule, 1, micro_batches, virtual, zero=1)
+    return plain, make_training_round(0, plain, setup, work_of(micro_batches), buckets)
 
 
 def around(action: Action, stages: int, position_of: tuple[int, ...]) -> list[Action]:
