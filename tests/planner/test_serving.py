@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import combinations, pairwise, permutations
 
 import pytest
 from hypothesis import given, settings
@@ -12,9 +13,10 @@ from plait.costs.serving import ServingModel
 from plait.errors import PlanError
 from plait.planner.result import Candidate, Choice, Objective, choice_json
 from plait.planner.serving import ServingLimits, plan_serving
-from plait.planner.serving_figures import Way, figures, simulated
+from plait.planner.serving_figures import Way, figures, fits, simulated
 from plait.planner.serving_search import Search, value
 from plait.planner.serving_units import Unit, World
+from plait.planner.serving_words import format_bits
 from plait.plans.file import dump_plan, plan_from_text
 from plait.plans.plan import Plan
 from plait.schedules.generation import LAYERWISE, PIPELINED
@@ -205,6 +207,11 @@ class TestP8:
         assert one.value == pytest.approx(160 * 16384 / left, rel=0.01)
         assert one.text == "tensor wins over pipeline from 5.19 Gb/s on (between hosts, at a latency of 100 µs)"
 
+    @pytest.mark.parametrize(("factor", "kind"), [(0.98, "pipeline"), (1.02, "tensor")])
+    def test_the_answer_changes_there(self, factor: float, kind: str) -> None:
+        (one,) = self.plan(100e-6, GBIT).break_even
+        assert self.plan(100e-6, one.value * factor).chosen.kind == kind
+
     def test_ten_gigabit_and_a_third_of_the_latency(self) -> None:
         choice = self.plan(30e-6, 10 * GBIT)
         assert choice.chosen.kind == "tensor"
@@ -324,6 +331,26 @@ def best_s(cluster: Cluster, objective: Objective, users: int = 1) -> float:
     return value(objective, search.found[0].figures) if search.found else float("inf")  # type: ignore[arg-type]
 
 
+@settings(max_examples=25, deadline=None)
+@given(clusters(3), st.integers(1, 2))
+def test_no_pipeline_by_brute_force_is_faster(cluster: Cluster, users: int) -> None:
+    """Every order of every subset of the devices, and every cut, by the same closed forms."""
+    spec, job = plain(5, 1e9), Job(128, 64, users)
+    world = World(spec, cluster, job, ServingModel(spec, cluster))
+    search = Search(world, "latency", PIPELINES).run()
+    ways = (
+        Way((tuple(Unit((name,)) for name in order),), tuple(pairwise((0, *ends, 5))), LAYERWISE, 1, users, 128)
+        for count in range(1, len(cluster.devices) + 1)
+        for order in permutations(world.devices, count)
+        for ends in combinations(range(1, 5), count - 1)
+    )
+    least = min((figures(world, way)["time_per_token_s"] for way in ways if fits(world, way)), default=None)
+    if least is None:
+        assert not search.found
+    else:
+        assert search.found[0].figures["time_per_token_s"] <= least * (1 + 1e-9)
+
+
 @settings(max_examples=40, deadline=None)
 @given(clusters(), st.integers(0, 3), st.sampled_from(["device", "memory", "bandwidth", "links"]))
 def test_more_never_makes_the_best_worse(cluster: Cluster, which: int, more: str) -> None:
@@ -364,6 +391,14 @@ def test_nothing_chosen_is_worse_than_the_best_device_alone(cluster: Cluster, ob
     best = value(goal, dict(choice.chosen.predicted))
     assert all(best <= value(goal, dict(one.predicted)) * (1 + 1e-9) for one in alone)
     assert all(one.need_bytes <= one.free_bytes for candidate in choice.candidates for one in candidate.memory)
+
+
+@pytest.mark.parametrize(
+    ("bytes_per_s", "words"),
+    [(GBIT * 5.19, "5.19 Gb/s"), (GBIT / 1000 * 250, "250 Mb/s"), (1250, "10 kb/s"), (10, "80 b/s")],
+)
+def test_bandwidth_as_networks_are_sold(bytes_per_s: float, words: str) -> None:
+    assert format_bits(bytes_per_s) == words
 
 
 def test_equal_hosts_keep_tensor_groups_inside() -> None:
