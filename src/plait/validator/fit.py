@@ -51,6 +51,7 @@ SELENE = _A100 | {
     "hidden_backward": Figure(0.6, "the same: all-reduces run beside the linear layers' weight gradients", 0.3),
     "operation_s": Figure(2e-6, "start and end of a kernel, our assumption"),
     "launch_s": Figure(8e-6, "our assumption; large layers do not wait for it"),
+    "parted": Figure(value=True, source="Narayanan et al. (2021), section 4.1: scatter and gather"),
     "accumulated_bytes": Figure(
         0.0, "weight gradients are added up in the product itself (gradient accumulation fusion)"
     ),
@@ -219,7 +220,6 @@ def content(
         "error_pct": round(judged.mean_abs_error_pct, 1),
         "hidden_range": list(wide),
         "devices_range": list(many),
-        "parted": profile.parted,
     }
     for name, plain_source in profile_named("plain").sources.items():
         if name in found or name == "residue":
