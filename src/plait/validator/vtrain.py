@@ -33,8 +33,8 @@ CALIBRATED_ROWS = 20
 ADAPTERS = 4
 """Of 200 Gb/s a host: the repository's config/validation/multi/*.json say 800 Gb/s for each.
 
-It says nothing about rows of one host. First the machine was taken for a DGX A100, with eight, and messages as whole: the
-109 rows over many hosts were then 9.5 % off. With four, and messages in parts as DeepSpeed sends them, they are 7.9 %.
+It says nothing about rows of one host. First the machine was taken for a DGX A100, with eight, and messages as whole:
+the 109 rows over many hosts were then 9.5 % off. With four, and messages in parts as DeepSpeed sends them, 7.9 %.
 """
 
 _ORDER = (
