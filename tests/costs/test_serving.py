@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from plait.costs.memory import kv_bytes, weights_bytes
 from plait.costs.protocol import FREE, Exchange, LinkCost, Running
 from plait.costs.serving import ServingModel
 from plait.costs.tensor_group import Wires, head_shares
@@ -147,6 +148,23 @@ def test_heads_are_dealt_by_speed() -> None:
     assert head_shares(SMOL, (1.0, 1.0, 1.0)) == (3, 3, 3)
     assert head_shares(LLAMA_70B, (1.0,) * 8) == (8,) * 8
     assert head_shares(SMOL, (1000.0, 1.0)) == (8, 1)
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        LLAMA_70B,
+        replace(LLAMA_70B, experts=Experts(64, 2, 1024, 1, 2048, 3)),
+        replace(LLAMA_70B, latent=LatentAttention(512, 64, 128, 128, 1536)),
+    ],
+)
+def test_bytes_are_those_of_a_layout(spec: ModelSpec) -> None:
+    """The same as `costs.memory` counts for a stage with everything, and the same sum over stages."""
+    model = ServingModel(spec, cluster({"a": 1e12}))
+    stage = Stage((0, 80), (0,), "bfloat16", "bfloat16")
+    held = sum(model.weight_bytes(layer) for layer in range(80)) + model.first_bytes() + model.last_bytes()
+    assert held == weights_bytes(stage, spec)
+    assert sum(model.kv_bytes(layer, 4, 1000) for layer in range(80)) == kv_bytes(stage, spec, 4, 1000)
 
 
 def test_more_devices_than_heads() -> None:
