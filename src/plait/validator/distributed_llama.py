@@ -205,22 +205,34 @@ def _validate_speed(name: str, records: Sequence[Record]) -> tuple[Validation, .
         calibrated = is_calibrated(row, rows)
         compared.append(Compared(row.name, row.total_s, sum(prediction), "s", calibrated, note))
     words = "; ".join(f"{version}: {profile.calibrated_on}" for version, profile in found.items())
-    regrets = list(_regrets(rows, predicted_s))
-    right = sum(regret == 0 for regret in regrets)
-    note = f"best number of machines right in {right} of {len(regrets)} series" if regrets else ""
+    series = _series(rows)
+    regrets = [_regret_pct(each, predicted_s) for each in series]
     regret = fmean(regrets) if regrets else None
-    return (Validation(name, "time a token", tuple(compared), words, regret, note=note),)
+    return (Validation(name, "time a token", tuple(compared), words, regret, note=_note(series, regrets, rows)),)
 
 
-def _regrets(rows: Sequence[Row], predicted_s: Mapping[Row, float]) -> Iterator[float]:
-    """Of each series (a version and a model on several numbers of machines): by how many % the chosen one is slower."""
-    series: dict[tuple[str, str], list[Row]] = {}
+def _series(rows: Sequence[Row]) -> list[list[Row]]:
+    """Rows of one version and model on several numbers of machines."""
+    found: dict[tuple[str, str], list[Row]] = {}
     for row in rows:
-        series.setdefault((row.version, row.model), []).append(row)
-    for each in series.values():
-        if len(each) > 1:
-            chosen = min(each, key=lambda row: predicted_s[row])
-            yield 100 * (chosen.total_s / min(row.total_s for row in each) - 1)
+        found.setdefault((row.version, row.model), []).append(row)
+    return [each for each in found.values() if len(each) > 1]
+
+
+def _regret_pct(series: Sequence[Row], predicted_s: Mapping[Row, float]) -> float:
+    """By how much the number of machines that the model chooses is slower than the best."""
+    chosen = min(series, key=lambda row: predicted_s[row])
+    return 100 * (chosen.total_s / min(row.total_s for row in series) - 1)
+
+
+def _note(series: Sequence[Sequence[Row]], regrets: Sequence[float], rows: Sequence[Row]) -> str:
+    if not series:
+        return ""
+    right = sum(regret == 0 for regret in regrets)
+    open_ones = sum(not all(is_calibrated(row, rows) for row in each) for each in series)
+    words = f"best number of machines right in {right} of {len(series)} series; {open_ones} hold rows not fitted on"
+    most = all(min(each, key=lambda row: row.total_s) == max(each, key=lambda row: row.nodes) for each in series)
+    return f"{words}; in all of them the most machines are the fastest" if most else words
 
 
 def _validate_transfer(name: str, records: Sequence[Record]) -> tuple[Validation, ...]:
