@@ -90,7 +90,7 @@ def test_time_a_token() -> None:
 
 
 def test_regret_of_a_wrong_choice() -> None:
-    """Were four machines slower than two with Llama 3, the model would choose them still: one of five series is wrong."""
+    """Were four machines slower than two, the model would still choose them: one of five series is wrong."""
     lines = records(SPEED)
     for line in lines:
         if (line["version"], line["model"], line["nodes"]) == ("0.3.1", "Llama 3 8B", "4"):
