@@ -28,6 +28,8 @@ def test_bytes(count: int, text: str) -> None:
     assert format_bytes(count) == text
 
 
-@pytest.mark.parametrize(("rate", "text"), [(4.8e12, "4.8 TB/s"), (1.5e9, "1.5 GB/s"), (125e6, "125 MB/s"), (10, "10 B/s")])
+@pytest.mark.parametrize(
+    ("rate", "text"), [(4.8e12, "4.8 TB/s"), (1.5e9, "1.5 GB/s"), (125e6, "125 MB/s"), (10, "10 B/s")]
+)
 def test_rates(rate: float, text: str) -> None:
     assert format_rate(rate) == text
