@@ -120,6 +120,11 @@ ONE_FAULT = [
         "devices.0.gflops.float32 is -1: input should be greater than 0",
     ),
     (
+        "gflops = { float32 = 450 }",
+        "gflops = { bfloat = 450 }",
+        "devices.0: unknown dtype 'bfloat': did you mean 'bfloat16'?",
+    ),
+    (
         "memory_gib = 32",
         "",
         "devices.0: it needs exactly one of memory_bytes, memory_gib, memory_gb; given: none",

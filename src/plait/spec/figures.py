@@ -7,12 +7,14 @@ from typing import Annotated
 
 from pydantic import Field
 
+from plait.errors import nearest
 from plait.spec.tables import Table
 
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False, strict=False)]
 NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False, strict=False)]
 Name = Annotated[str, Field(min_length=1)]
 
+_DTYPES = ("float64", "float32", "tf32", "bfloat16", "float16", "float8", "int8", "int4")
 _MEMORY = {"memory_bytes": 1.0, "memory_gib": 2.0**30, "memory_gb": 1e9}
 _SPEEDS = {"flops": 1.0, "gflops": 1e9, "tflops": 1e12}
 _MEMORY_BANDWIDTH = {"memory_bandwidth_bytes_per_s": 1.0, "memory_bandwidth_gb_per_s": 1e9}
@@ -45,6 +47,9 @@ class DeviceFigures(Table):
         """Errors: ValueError where a figure is given twice, or is absent while `all_needed`."""
         for units in (_MEMORY, _SPEEDS, _MEMORY_BANDWIDTH):
             require_unit(self, units, needed=all_needed)
+        for dtype in self.speeds:
+            if dtype not in _DTYPES:
+                raise ValueError(f"unknown dtype {dtype!r}: {nearest(dtype, _DTYPES)}")
 
     @property
     def memory(self) -> int | None:
