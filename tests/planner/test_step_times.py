@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from plait.costs.training import exposed_messages
 from plait.planner.step_times import Phases, held, hops, step_seconds
 from plait.schedules import closed
 
@@ -48,6 +49,13 @@ def test_arrays_and_numbers_agree(schedule: str, virtual: int) -> None:
         for a, b in zip(p, m, strict=True)
     ]
     assert together.tolist() == pytest.approx(alone)
+
+
+@given(st.sampled_from(WAYS[1:]), st.integers(1, 9), st.integers(1, 40))
+def test_the_same_messages_as_the_cost_model(way: tuple[str, int], positions: int, micro_batches: int) -> None:
+    schedule, virtual = way
+    expected = exposed_messages(schedule, positions, virtual, micro_batches)
+    assert float(hops(schedule, np.float64(positions), virtual, np.float64(micro_batches))) == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("schedule", ["gpipe", "1f1b", "zb-h1", "zb-h2"])

@@ -166,7 +166,11 @@ class Grid:
         ring = self.rings[rows.split]
         ranks = (rows.dp * rows.ep, rows.dp)
         reduced = profile.reduced_bytes * (1 - profile.hidden_reduction)
-        each = reduced + self.model.item_bytes if zero else 2 * reduced
+        gathered: Floats | float = self.model.item_bytes
+        if zero >= 2:  # after every micro-batch; ZeRO-3 gathers before every forward and backward
+            exposed = 1 - profile.hidden_reduction
+            gathered = (2 * exposed * rows.count if zero == 3 else 1.0) * gathered + (rows.count - 1) * reduced
+        each = reduced + gathered if zero else 2 * reduced
         stepped_s = self.model.rates.moved_s(profile.stepped_bytes)
         seconds = np.zeros(len(rows.split))
         for column in range(1 + self.with_experts):

@@ -11,12 +11,12 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from plait.costs.training import TrainingModel, positions
+from plait.costs.training import TrainingModel, exposed_messages, positions
 from plait.planner.balance import Weights, position_layers, stage_layers
 from plait.planner.cut import Cut
 from plait.planner.placement import cut_of
 from plait.planner.space import kind_of
-from plait.planner.step_times import Phases, hops, step_seconds
+from plait.planner.step_times import Phases, step_seconds
 from plait.planner.tables import early_layers
 from plait.plans.split import TrainingSetup
 from plait.schedules.training import V_SHAPED, compute_order
@@ -116,16 +116,17 @@ def _scored(model: TrainingModel, setup: TrainingSetup, cut: Cut, running_s: flo
     busy_s = count * _slowest_s(setup, stages)
     mean_s = count * sum(map(sum, stages)) / split.pp
     after_s = model.tail_s(setup, cut) + model.profile.step_s
+    waited_s = exposed_messages(setup.schedule, split.pp, setup.virtual, count) * hop_s
+    # what is neither in stages, nor a message, nor after the last backward: ZeRO-2 and 3 reduce and gather all along
+    repeated_s = max(0.0, estimate.compute_s + estimate.transfer_s - busy_s - after_s - waited_s)
     link_s = count * setup.virtual * hop_s if split.pp > 1 else 0.0
     # a link that is busy for longer than the slowest position decides
     running_s = max(running_s, link_s + busy_s / count if link_s else 0.0)
-    messages_s = min(max(_waited(setup) * hop_s, link_s - busy_s), running_s - mean_s) if link_s else 0.0
+    messages_s = min(max(waited_s, link_s - busy_s), running_s - mean_s) if link_s else 0.0
     residue_s = model.profile.residue.get(setup.schedule, 0.0) * running_s if split.pp > 1 else 0.0
-    step_s = running_s + residue_s + after_s
-    # the estimate's transfer holds its own count of messages: all that is neither in stages nor after them
-    counted_s = estimate.compute_s + estimate.transfer_s - busy_s - after_s
+    step_s = running_s + residue_s + (repeated_s if setup.zero > 1 else 0.0) + after_s
     compute_s = estimate.compute_s - (busy_s - mean_s)
-    transfer_s = max(0.0, estimate.transfer_s - counted_s) + messages_s
+    transfer_s = max(0.0, estimate.transfer_s - waited_s + messages_s)
     figures = {
         "step_s": step_s,
         "mfu": estimate.mfu * estimate.step_s / step_s,
@@ -138,11 +139,3 @@ def _scored(model: TrainingModel, setup: TrainingSetup, cut: Cut, running_s: flo
         "tokens_per_s": model.job.batch * model.job.sequence / step_s,
     }
     return Scored(setup, cut, figures, estimate.peak_bytes)
-
-
-def _waited(setup: TrainingSetup) -> float:
-    """Messages that a step waits for, one after another."""
-    if setup.schedule == "layerwise":
-        return 2.0 * (setup.split.pp * setup.virtual - 1) * setup.micro_batches
-    p, m = np.float64(setup.split.pp), np.float64(setup.micro_batches)
-    return float(hops(setup.schedule, p, setup.virtual, m))  # type: ignore[arg-type]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import partial
 
@@ -19,59 +19,82 @@ FAR = 1000.0
 """Looked for up to so many times the bandwidth there is, and down to so small a part of it."""
 _OTHERS = 30.0
 """Where there is time, every kind is searched again over links so many times as fast and as slow."""
-_TIME = 100_000
+_TIME = 50_000
 """There is time where the search looks at no more ways than that."""
+_AGAIN = 2
 _STEPS = 12
 _NEAR = 0.01
-
-Setups = Mapping[str, Sequence[TrainingSetup]]
-"""For each kind those of its ways that are compared."""
 
 
 def break_evens(selection: Selection, devices: int, winner: Scored, others: Iterable[Scored]) -> tuple[BreakEven, ...]:
     """The next bandwidth below, and above, what there is at which another kind takes as long as the winner's, if any.
 
     The bandwidth is that between hosts, or within the host where there is only one. Compared are the best setup of each
-    kind here and, in small searches, over far faster and far slower links: the true break-even may lie a little off.
+    kind here and, in small searches, over far faster and far slower links and where kinds meet; by the closed form.
     """
-    model = selection.grid.model
-    between = model.machine.hosts > 1
-    setups = {winner.kind: [winner.setup]} | {one.kind: [one.setup] for one in others}
-    if selection.looked_at <= _TIME:
-        for by in (_OTHERS, 1 / _OTHERS):
-            there = Selection(Grid(_over(model, between, by), devices, selection.grid.limits))
-            for kind, setup in _best_of_kinds(there):
-                setups.setdefault(kind, []).append(setup)
-    compared = _Compared(model, between, setups, winner.kind)
+    compared = _Compared(selection, devices, winner.kind)
+    for one in (winner, *others):
+        compared.setups.setdefault(one.kind, []).append(one.setup)
+    small = selection.looked_at <= _TIME
+    if small:
+        compared.search(_OTHERS)
+        compared.search(1 / _OTHERS)
     found = []
     for far in (1 / FAR, FAR):
-        crossings = [(crossing(partial(compared.ahead_s, kind), far), kind) for kind in setups if kind != winner.kind]
-        reached = [(factor, kind) for factor, kind in crossings if factor is not None]
-        if reached:
-            factor, kind = (min if far > 1 else max)(reached)
-            found.append(_break_even(model, kind, factor, between))
+        nearest = compared.nearest(far)
+        for _ in range(_AGAIN if small else 0):
+            if nearest is None or not compared.search(nearest[0]):
+                break
+            nearest = compared.nearest(far)
+        if nearest is not None:
+            found.append(_break_even(selection.grid.model, nearest[1], nearest[0], compared.between))
     return tuple(found)
 
 
 class _Compared:
     """Kinds of split over links that are so many times as fast; what was computed once is kept."""
 
-    def __init__(self, model: TrainingModel, between: bool, setups: Setups, winner: str) -> None:
-        self.model, self.between, self.setups, self.winner = model, between, setups, winner
-        self._models = {1.0: model}
-        self._seconds: dict[tuple[str, float], float] = {}
+    def __init__(self, selection: Selection, devices: int, winner: str) -> None:
+        self.model, self.limits, self.devices = selection.grid.model, selection.grid.limits, devices
+        self.winner, self.between = winner, selection.grid.model.machine.hosts > 1
+        self.setups: dict[str, list[TrainingSetup]] = {}
+        self._models = {1.0: self.model}
+        self._seconds: dict[tuple[TrainingSetup, float], float] = {}
 
-    def ahead_s(self, kind: str, by: float) -> float:
-        """By how many seconds the winner's kind is faster than this one over links `by` times as fast."""
+    def search(self, by: float) -> bool:
+        """Add the best of every kind over links `by` times as fast; True where one of them is new."""
+        new = False
+        for kind, setup in _best_of_kinds(Selection(Grid(self._over(by), self.devices, self.limits))):
+            known = self.setups.setdefault(kind, [])
+            if setup not in known:
+                known.append(setup)
+                new = True
+        return new
+
+    def nearest(self, far: float) -> tuple[float, str] | None:
+        """The factor between 1 and `far`, and the kind, that first takes as long as the winner's."""
+        others = [kind for kind in self.setups if kind != self.winner]
+        crossings = [(crossing(partial(self._ahead_s, kind), far), kind) for kind in others]
+        reached = [(factor, kind) for factor, kind in crossings if factor is not None]
+        return (min if far > 1 else max)(reached) if reached else None
+
+    def _ahead_s(self, kind: str, by: float) -> float:
+        """By how many seconds the winner's kind is faster than this one."""
         return self._best_s(kind, by) - self._best_s(self.winner, by)
 
     def _best_s(self, kind: str, by: float) -> float:
-        key = kind, by
+        return min(self._step_s(setup, by) for setup in self.setups[kind])
+
+    def _step_s(self, setup: TrainingSetup, by: float) -> float:
+        key = setup, by
         if key not in self._seconds:
-            if by not in self._models:
-                self._models[by] = _over(self.model, self.between, by)
-            self._seconds[key] = min(closed(self._models[by], setup).step_s for setup in self.setups[kind])
+            self._seconds[key] = closed(self._over(by), setup).step_s
         return self._seconds[key]
+
+    def _over(self, by: float) -> TrainingModel:
+        if by not in self._models:
+            self._models[by] = _over(self.model, self.between, by)
+        return self._models[by]
 
 
 def _best_of_kinds(selection: Selection) -> Iterable[tuple[str, TrainingSetup]]:

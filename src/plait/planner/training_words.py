@@ -75,7 +75,7 @@ def why_it_loses(chosen: TrainingSetup, best: Figures, setup: TrainingSetup, fig
     parts = {name: figures[key] - best[key] for name, key in _PARTS.items()}
     detail = ", ".join(f"{name} {_signed(value)}" for name, value in parts.items())
     if more <= 0:
-        return f"as fast; it needs no fewer devices ({detail})"
+        return f"as fast, but on no fewer devices ({detail})"
     compared = _Compared(chosen, best, setup, figures, links)
     causes: list[str] = []
     for name in sorted(parts, key=lambda name: -parts[name]):
