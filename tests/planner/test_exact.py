@@ -152,16 +152,33 @@ def test_no_assignment_is_better_on_rough_problems(objective: str, first: int) -
 
 
 def test_a_stage_leaves_a_layer_for_each_that_follows() -> None:
-    """Four machines for four layers: the first one may not take two, however fast it is."""
-    problem = replace(
-        plain([1.0] * 4, 4, [10.0] * 4),
+    """Four machines for four layers: the first one may not take two, however fast it is. Found by a random search."""
+    problem = Problem(
         layer_s=np.array([[3, 2, 9, 4], [5, 5, 1, 7], [6, 7, 5, 8], [1, 4, 7, 5]], dtype=float),
+        fixed_s=np.array([0.0, 2, 0, 0]),
+        first_s=np.array([0.0, 2, 2, 2]),
+        last_s=np.array([2.0, 3, 1, 1]),
+        layer_bytes=np.array([0.0, 0, 1, 3]),
+        fixed_bytes=np.array([1.0, 0, 1, 1]),
+        first_bytes=0,
+        last_bytes=0,
+        free_bytes=np.array([10.0, 10, 3, 13]),
         hand_over_s=np.array([[6, 4, 3, 1], [np.inf, 0, 0, 1], [4, 1, 2, 2], [6, 3, 1, 5]], dtype=float),
+        latency_s=np.zeros((4, 4)),
+        back_s=np.zeros((4, 4)),
     )
     found = best_throughput(problem, 4)
     assert found is not None
-    assert found.value_s == min(throughput_value(problem, *one) for one in everything(problem, 4))
+    assert found.value_s == min(throughput_value(problem, *one) for one in everything(problem, 4)) == 7
     assert found.cut == ((0, 1), (1, 2), (2, 3), (3, 4))
+
+
+def test_a_longer_way_that_is_little_faster_is_not_given_up() -> None:
+    """Two machines take 4 + 6 × 1.1 s, three 8 + 2 × 1.1 s: a bound that is a little too high would miss it."""
+    found = best_latency(plain([1.0, 1.0, 1.1], 10, [4, 4, 10]))
+    assert found is not None
+    assert found.value_s == pytest.approx(10.2)
+    assert len(found.machines) == 3
 
 
 def test_no_machine_passes_on_what_it_does_not_compute() -> None:

@@ -10,7 +10,9 @@ import pytest
 from plait.costs.serving import ServingModel
 from plait.errors import CapacityError, PlanError
 from plait.planner.capacity import PROCESS_BYTES
+from plait.planner.result import Rejected
 from plait.planner.serving import ServingLimits, plan_serving
+from plait.planner.serving_memory import merged
 from plait.spec.cluster import Wire
 from plait.spec.job import Job
 from plait.units import format_bytes
@@ -133,6 +135,12 @@ class TestRejected:
         pairs = next(one for one in choice.rejected if (one.split["pp"], one.split["tp"]) == (2, 1))
         assert pairs.reason == "no cut into whole layers fits the memory of every device"
         assert pairs.need < pairs.have
+
+
+def test_the_same_axes_are_one_group_with_the_nearest_miss() -> None:
+    far, near = Rejected({"tp": 2}, 3, "far", 9, 4), Rejected({"tp": 2}, 4, "near", 9, 8)
+    other = Rejected({"tp": 3}, 1, "other", 9, 8)
+    assert merged([far, near, other]) == (Rejected({"tp": 2}, 7, "near", 9, 8), other)
 
 
 @pytest.mark.parametrize(
