@@ -112,26 +112,19 @@ class Replay:
         at = len(lane.ends_s)
         if lane.shares or at == len(lane.works):
             return
-        ready_s = self._ready_s(lane, at)
-        if ready_s is None:
-            return
+        ready_s = lane.ends_s[-1] if at else 0.0
+        for other, needs in zip(lane.others, lane.needs, strict=True):
+            if needs and (needed := needs[at]) >= 0:
+                if needed >= len(other.ends_s):
+                    other.waiting.append((needed, lane))
+                    return
+                if other.ends_s[needed] > ready_s:
+                    ready_s = other.ends_s[needed]
         lane.shares = True
         work = lane.works[at]
         host = self._hosts[lane.position]
         assert host is not None
         self._shared.arrive(host, ready_s, Running(lane.actions[at].stage, work.load), work.seconds)
-
-    def _ready_s(self, lane: LaneState, at: int) -> float | None:
-        """When the lane and all that the step waits for are done; None while something is not."""
-        now_s = lane.ends_s[-1] if lane.ends_s else 0.0
-        for other, needs in zip(lane.others, lane.needs, strict=True):
-            if needs and (needed := needs[at]) >= 0:
-                if needed >= len(other.ends_s):
-                    other.waiting.append((needed, lane))
-                    return None
-                if other.ends_s[needed] > now_s:
-                    now_s = other.ends_s[needed]
-        return now_s
 
     def _move(self, lane: LaneState) -> None:
         """Do the steps of a p2p lane until one must wait for a step, a message or room."""

@@ -10,6 +10,7 @@ import heapq
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from operator import attrgetter
+from typing import NamedTuple
 
 from plait.costs.protocol import Running
 
@@ -47,15 +48,12 @@ class Host:
             return jobs[0] if jobs else None
         return min(jobs, key=_end_of)
 
-    def end_first(self) -> _Job:
+    def end(self, job: _Job) -> None:
         """Take out the job that ends first."""
-        job = self.first()
-        assert job is not None
         self.version += 1
         self.jobs.remove(job)
         if self.jobs:
             self._change(job.end_s)
-        return job
 
     def _change(self, now_s: float) -> None:
         speeds = self.speeds(tuple([job.running for job in self.jobs]))
@@ -69,26 +67,41 @@ _stage_of = attrgetter("running.stage")
 _end_of = attrgetter("end_s")
 
 
+class _Event(NamedTuple):
+    """Something on the clock: a job's end (order 0), void once its host's version is another; or an arrival (1)."""
+
+    when_s: float
+    order: int
+    number: int
+    host: Host
+    version: int
+    job: _Job | None
+    running: Running
+    alone_s: float
+
+
 class SharedHosts:
     """All shared hosts, on one clock. Arrivals and ends come in the order of time; at the same time ends first."""
 
     def __init__(self) -> None:
-        self._events: list[tuple[float, int, int, Host, int, tuple[Running, float] | None]] = []
+        self._events: list[_Event] = []
         self._number = 0
 
     def arrive(self, host: Host, now_s: float, running: Running, alone_s: float) -> None:
         """A computation may begin at `now_s`, which is not before the latest event."""
-        self._push(now_s, 1, host, 0, (running, alone_s))
+        self._number += 1
+        heapq.heappush(self._events, _new(_Event, (now_s, 1, self._number, host, 0, None, running, alone_s)))
 
     def next_end(self) -> tuple[int, float, float] | None:
         """Go on until a computation ends: its stage, begin and end. None when nothing runs."""
-        while self._events:
-            now_s, _, _, host, version, arrival = heapq.heappop(self._events)
-            if arrival is not None:
-                host.begin(now_s, *arrival)
+        events = self._events
+        while events:
+            now_s, _, _, host, version, job, running, alone_s = heapq.heappop(events)
+            if job is None:
+                host.begin(now_s, running, alone_s)
                 self._expect(host)
             elif version == host.version:
-                job = host.end_first()
+                host.end(job)
                 self._expect(host)
                 return job.running.stage, job.start_s, job.end_s
         return None
@@ -96,8 +109,9 @@ class SharedHosts:
     def _expect(self, host: Host) -> None:
         job = host.first()
         if job is not None:
-            self._push(job.end_s, 0, host, host.version, None)
+            self._number += 1
+            event = (job.end_s, 0, self._number, host, host.version, job, job.running, 0.0)
+            heapq.heappush(self._events, _new(_Event, event))
 
-    def _push(self, when_s: float, order: int, host: Host, version: int, arrival: tuple[Running, float] | None) -> None:
-        self._number += 1
-        heapq.heappush(self._events, (when_s, order, self._number, host, version, arrival))
+
+_new = tuple.__new__
