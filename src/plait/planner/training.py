@@ -62,7 +62,7 @@ def plan_training(
     best = selection.best(max(_SIMULATED, top))
     if not best:
         raise CapacityError(shortfall(selection, devices))
-    ranked, others = _ranked(model, selection, best)
+    ranked, others = ranked_ways(model, selection, best)
     return _choice(_Answer(model, cluster, devices), selection, ranked[:top], others)
 
 
@@ -75,7 +75,9 @@ def _device_count(cluster: Cluster, limits: TrainingLimits) -> int:
     return limits.devices
 
 
-def _ranked(model: TrainingModel, selection: Selection, best: Sequence[Scored]) -> tuple[list[Scored], list[Scored]]:
+def ranked_ways(
+    model: TrainingModel, selection: Selection, best: Sequence[Scored]
+) -> tuple[list[Scored], list[Scored]]:
     """The best by the replay, and the best of every kind, schedule and recompute that is not among them.
 
     Replayed are the best by the closed form, the best of every family, and then all others whose slowest position alone
