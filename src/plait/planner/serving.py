@@ -95,7 +95,8 @@ def _candidate(search: Search, one: Ranked, loses: str = "") -> Candidate:
     needs = memory(world, way)
     held = tuple(
         DeviceMemory(name, need, world.devices[name].memory_bytes)
-        for unit, of_stage in zip(way.replicas[0], needs, strict=True)
+        for units in (way.replicas[:1] if way.alike else way.replicas)
+        for unit, of_stage in zip(units, needs, strict=True)
         for name, need in zip(unit.devices, of_stage, strict=True)
     )
     devices = tuple(

@@ -13,7 +13,7 @@ from plait.planner.serving_figures import Way, decoding, prefill
 from plait.planner.serving_search import Ranked, Search
 from plait.planner.serving_units import World
 from plait.planner.serving_words import format_bits
-from plait.spec.cluster import Cluster
+from plait.spec.cluster import Cluster, Link
 from plait.units import format_seconds
 
 _BANDWIDTHS = [10.0**exponent for exponent in range(4, 14)]
@@ -99,29 +99,24 @@ def _across(world: World, one: Ranked) -> bool:
 def _links(world: World, across: bool) -> list[tuple[float, float]]:
     """Latency and bandwidth of the links that are looked at."""
     cluster = world.cluster
-    found = [
-        (link.latency_s, link.bandwidth)
-        for link in cluster.links
-        if _is_across(cluster, link.source, link.target) == across
-    ]
+    found = [(link.latency_s, link.bandwidth) for link in cluster.links if (len(_ends(cluster, link)) == 2) == across]
     if cluster.network is not None:
         wire = cluster.network.between_hosts if across else cluster.network.within_host
         found.append((wire.latency_s, min(wire.bandwidth, wire.host_bandwidth or inf)))
     return found
 
 
-def _is_across(cluster: Cluster, source: str, target: str) -> bool:
+def _ends(cluster: Cluster, link: Link) -> set[str]:
+    """The hosts that a link joins: one where it lies within."""
     hosts = {device.name: device.host for device in cluster.devices}
-    return hosts.get(source, source) != hosts.get(target, target)
+    return {hosts.get(end, end) for end in (link.source, link.target)}
 
 
 def _with_links(world: World, across: bool, latency_s: float, bandwidth: float) -> World:
     """The same with other links between hosts, or within them."""
     cluster = world.cluster
     links = tuple(
-        replace(link, latency_s=latency_s, bandwidth=bandwidth)
-        if _is_across(cluster, link.source, link.target) == across
-        else link
+        replace(link, latency_s=latency_s, bandwidth=bandwidth) if (len(_ends(cluster, link)) == 2) == across else link
         for link in cluster.links
     )
     network = cluster.network
@@ -140,8 +135,11 @@ def _small(world: World, *ways: Ranked) -> World:
     if world.equal_hosts is None:
         return world
     used = {name for one in ways for unit in one.way.replicas[0] for name in unit.devices}
-    last = max(at for at, device in enumerate(world.cluster.devices) if device.name in used)
-    kept = world.cluster.devices[: max(last // world.equal_hosts + 1, 2) * world.equal_hosts]
-    hosts = {device.host for device in kept}
-    cluster = replace(world.cluster, devices=kept, hosts=tuple(one for one in world.cluster.hosts if one.name in hosts))
+    hosts = {*list(world.by_host)[:2], *(world.devices[name].host for name in used)}
+    cluster = replace(
+        world.cluster,
+        devices=tuple(device for device in world.cluster.devices if device.host in hosts),
+        hosts=tuple(host for host in world.cluster.hosts if host.name in hosts),
+        links=tuple(link for link in world.cluster.links if _ends(world.cluster, link) <= hosts),
+    )
     return World(world.spec, cluster, world.job, world.model)

@@ -32,7 +32,7 @@ def unit_sets(world: World, demand: Demand, *, prefill: bool, tp: int | None = N
 
     `demand`, of a whole model, and `prefill` say for what heads are dealt.
     """
-    names, dealer = list(world.devices), _Dealer(world, demand, prefill)
+    names, dealer = world.ordered, _Dealer(world, demand, prefill)
     if tp in (None, 1):
         yield Units(1, tuple(Unit((name,)) for name in names))
     for size in sizes(world) if tp is None else [tp]:
@@ -49,13 +49,12 @@ def sizes(world: World) -> list[int]:
 
 
 def _of_size(world: World, size: int, dealer: _Dealer) -> Iterator[Units]:
-    names = dealer.fastest_first(list(world.devices))
+    names = dealer.fastest_first(world.ordered)
     inside = [group for host in world.by_host.values() for group in _in_turn(dealer.fastest_first(host), size)]
     if world.equal_hosts is not None:
-        yield from dealer.dealt(size, inside or _in_turn(list(world.devices), size), [1])
-        if inside and len(names) > _EVERY_SIZE:
-            return
-    elif len(names) <= _EVERY_PARTITION:
+        yield from dealer.dealt(size, inside or _in_turn(world.ordered, size), [1])
+        return
+    if len(names) <= _EVERY_PARTITION:
         for groups in _partitions(names, size):
             yield from dealer.dealt(size, groups, sorted({1, len(groups)}))
         return
@@ -101,7 +100,7 @@ class _Dealer:
     place: dict[str, int] = field(init=False)
 
     def __post_init__(self) -> None:
-        self.place = {name: at for at, name in enumerate(self.world.devices)}
+        self.place = {name: at for at, name in enumerate(self.world.ordered)}
 
     def fastest_first(self, names: Sequence[str]) -> list[str]:
         """By the time for all heads; of equals in their order."""

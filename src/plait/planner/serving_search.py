@@ -214,7 +214,8 @@ class Search:
             if best is None and stages > 1 and self.full:
                 best = best_in_order(problem(self.world, replicas[0], self._demand(1), in_order=True))
             if best is None:
-                self.rejected.append(refusal(self.world, units, stages, 1, demand))
+                if len(self.world.devices) > _EXACT_UNITS:  # else `_any` counts them
+                    self.rejected.append(refusal(self.world, units, stages, 1, demand))
                 continue
             for count in self._replica_counts(len(replicas)):
                 self._try(replicas[:count], best.cut, alike=True)

@@ -82,13 +82,24 @@ class World:
 
     @cached_property
     def equal_hosts(self) -> int | None:
-        """Devices of every host, where all devices are equal and one network joins them; None where they are not."""
-        if self.cluster.network is None or self.cluster.links:
-            return None
-        hosts = Counter(device.host for device in self.cluster.devices)
+        """Devices of every host, where all are equal and joined alike, best within hosts; None where they are not."""
         sorts = {self.signature(name) for name in self.devices}
-        sizes = set(hosts.values())
-        return sizes.pop() if len(sorts) == len(sizes) == 1 else None
+        sizes = {len(names) for names in self.by_host.values()}
+        return sizes.pop() if len(sorts) == len(sizes) == 1 and self._joined_alike() else None
+
+    def _joined_alike(self) -> bool:
+        network, links = self.cluster.network, self.cluster.links
+        if network is not None:
+            within = {(network.within_host.latency_s, network.within_host.bandwidth)}
+            between = {(network.between_hosts.latency_s, network.between_hosts.bandwidth)}
+        else:
+            host = {device.name: device.host for device in self.cluster.devices}
+            ends = [(host.get(link.source, link.source), host.get(link.target, link.target), link) for link in links]
+            within = {(link.latency_s, link.bandwidth) for one, other, link in ends if one == other}
+            between = {(link.latency_s, link.bandwidth) for one, other, link in ends if one != other}
+        if (network is not None and links) or len(within) > 1 or len(between) > 1:
+            return False
+        return all(inner[0] <= outer[0] and inner[1] >= outer[1] for inner in within for outer in between)
 
     @cached_property
     def by_host(self) -> dict[str, list[str]]:
@@ -102,8 +113,12 @@ class World:
         """A unit that costs the same: one for all of a size where hosts are equal."""
         if self.equal_hosts is None:
             return unit
-        ordered = self.cluster.devices[: len(unit.devices)]
-        return Unit(tuple(device.name for device in ordered), unit.shares)
+        return Unit(tuple(self.ordered[: len(unit.devices)]), unit.shares)
+
+    @cached_property
+    def ordered(self) -> list[str]:
+        """All devices, host by host."""
+        return [name for names in self.by_host.values() for name in names]
 
     @cached_property
     def alike(self) -> tuple[int, ...]:
@@ -172,7 +187,7 @@ class World:
         if self.equal_hosts is None or source == to:
             return source, to
         same = self.devices[source].host == self.devices[to].host
-        return self.cluster.devices[0].name, self.cluster.devices[1 if same else self.equal_hosts].name
+        return self.ordered[0], self.ordered[1 if same else self.equal_hosts]
 
     def layer_bytes(self, part: float, demand: Demand) -> list[float]:
         """Weights and cache of every layer, on a device that holds `part` of it."""
