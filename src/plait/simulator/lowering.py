@@ -35,13 +35,13 @@ _Key = tuple[int, str, int, int, int | None]
 class _LaneForm(NamedTuple):
     """One lane of a position's actions of one shape, which are those at `places`.
 
-    `needs`: each one's index in each of the other lanes, or None where nothing in the lane needs anything there.
+    `needs`: each one's index in one of the other lanes, for those in which anything is needed: 0 for the first of them.
     `parts`: into how many its action is cut, or None where none is.
     """
 
     lane: int
     places: list[int]
-    needs: tuple[list[int] | None, ...]
+    needs: list[tuple[int, list[int]]]
     parts: list[int] | None
 
 
@@ -96,8 +96,10 @@ class Lowering:
                 lane = lanes[form.lane]
                 taken = [actions[place] for place in form.places]
                 lane.actions += taken
-                for column, needed, other in zip(lane.needs, form.needs, _OTHERS[form.lane], strict=True):
-                    _add_needs(column, needed, bases[other], bases[form.lane], len(taken))
+                for which, needed in form.needs:
+                    column, base = lane.needs[which], bases[_OTHERS[form.lane][which]]
+                    _fill(column, bases[form.lane])
+                    column += [step + base if step >= 0 else -1 for step in needed] if base else needed
                 if form.lane == _P2P:
                     self._add_moves(lane, taken, one, sizes)
                 else:
@@ -107,6 +109,9 @@ class Lowering:
         """Give every receive the number of its message, now that all sends are known."""
         ends_of, sent = self._ends, self._sent
         for lanes in self.lanes:
+            for lane in lanes:
+                for column in filter(None, lane.needs):
+                    _fill(column, len(lane.actions))
             lane = lanes[_P2P]
             for index, number in enumerate(lane.numbers):
                 if number == _NEVER:
@@ -205,15 +210,10 @@ _OF_STAGE = _REDUCES | {Kind.OPTIMIZER.value}
 _SENDS = frozenset(kind.value for kind in Kind if kind.sends)
 
 
-def _add_needs(column: list[int], needed: list[int] | None, base: int, before: int, count: int) -> None:
-    """Append needs of a round. The column stays empty while nothing is needed; `before`: steps that the lane had."""
-    if needed is None:
-        if column:
-            column += [-1] * count
-        return
-    if not column:
-        column += [-1] * before
-    column += [step + base if step >= 0 else -1 for step in needed] if base else needed
+def _fill(column: list[int], length: int) -> None:
+    """Steps that need nothing, up to a length: they are written when one after them needs something."""
+    if len(column) < length:
+        column += [-1] * (length - len(column))
 
 
 def _position(index: int) -> tuple[LaneState, ...]:
@@ -244,7 +244,7 @@ def _form(actions: Sequence[Action]) -> tuple[_LaneForm, ...]:
         _LaneForm(
             lane,
             of_lane,
-            tuple([column if max(column) >= 0 else None for column in (needs[lane][other] for other in _OTHERS[lane])]),
+            [(i, needs[lane][other]) for i, other in enumerate(_OTHERS[lane]) if max(needs[lane][other]) >= 0],
             [counts[place] for place in of_lane] if any(actions[place].part is not None for place in of_lane) else None,
         )
         for lane, of_lane in enumerate(places)
