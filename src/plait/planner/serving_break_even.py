@@ -18,7 +18,7 @@ from plait.units import format_seconds
 
 _BANDWIDTHS = [10.0**exponent for exponent in range(4, 14)]
 _LATENCIES = [10.0**exponent for exponent in range(-7, 1)]
-_CLOSE = 1.003
+_CLOSE = 1.0003
 
 
 def break_even(search: Search, ranked: Sequence[Ranked]) -> tuple[BreakEven, ...]:

@@ -22,7 +22,6 @@ from plait.schedules.generation import LAYERWISE, PIPELINED
 
 _EXACT_UNITS = 16
 _EVERY_COUNT = 6
-_NEAR = 1.01
 MOST_CHUNK = 2048
 """The most positions of a prompt that are computed together."""
 
@@ -258,17 +257,8 @@ class Search:
         looked.sort(key=lambda one: rank(self.objective, *one))
         allowed = [one for one in looked if self.limits.allow(one[0])]
         if allowed:
-            self.found.append(Found(*self._plainest(allowed), tuple(looked)))
+            self.found.append(Found(allowed[0][0], allowed[0][1], tuple(looked)))
         return bool(looked)
-
-    def _plainest(self, ranked: Sequence[tuple[Way, Mapping[str, float]]]) -> tuple[Way, Mapping[str, float]]:
-        """The best; for throughput with no more micro-batches than it takes to come near: each is one more wait."""
-        if self.objective != "throughput":
-            return ranked[0]
-        least_s = value(self.objective, ranked[0][1]) * _NEAR
-        return min(
-            (one for one in ranked if value(self.objective, one[1]) <= least_s), key=lambda one: one[0].micro_batches
-        )
 
     def _options(self, stages: int) -> Iterator[tuple[str, int]]:
         yield LAYERWISE, 1
