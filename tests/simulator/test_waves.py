@@ -82,9 +82,12 @@ def test_equal_to_the_engine_where_links_never_queue(order: Order, data: st.Data
 
 
 @settings(max_examples=40)
-@given(orders(), st.floats(0, 0.5))
+@given(orders(), st.floats(0, 0.125))
 def test_equal_to_the_engine_on_the_step_that_is_run(order: Order, hand_over_s: float) -> None:
-    """Receives are placed for equal stages: then none keeps a send waiting."""
+    """Receives are placed for equal stages and hand-overs far below F: then none keeps a send waiting.
+
+    At a quarter of F and more, interleaved steps may take longer: by 3 % at half of F, 5 positions of 2 stages.
+    """
     run = even_run(order, 1, 1, 1, hand_over_s)
     assert simulated(run, lowered_round(order)).makespan_s == pytest.approx(replay([run])[0].makespan_s, rel=1e-9)
 
