@@ -22,6 +22,7 @@ from plait.schedules.batching import deal
 from plait.schedules.forecast import forecast_rounds
 from plait.schedules.generation import LAYERWISE, make_round
 from plait.simulator.simulate import simulate
+from plait.timeline.compare import summarise
 from plait.timeline.metrics import generation_metrics
 from plait.timeline.timeline import Timeline
 
@@ -220,23 +221,23 @@ def simulated(world: World, way: Way) -> Mapping[str, float]:
     plan, costs = plan_of(world, one), world.model.costs()
     rounds = _decoding(plan, round(world.middle), _ROUNDS)
     timeline = _firsts(plan, simulate(plan.layout, rounds, costs, world.spec))
-    found, round_s = generation_metrics(timeline, rounds), _round_s(timeline, rounds)
+    shares, round_s = summarise(timeline).whole, _front(timeline, rounds[_RAMP:])["time_per_token_s"]
     each = len(plan.layout.stages) * _ROUNDS
     prompts = [world.job.prompt_tokens] * min(_PROMPTS, way.users)
     forecast = forecast_rounds(replace(plan, slots=len(prompts)), prompts, 1)
-    timeline = _firsts(plan, simulate(plan.layout, forecast, costs, world.spec))
-    firsts_s = generation_metrics(timeline, forecast)["ttft_s"]
+    firsts_s = _front(simulate(plan.layout, forecast, costs, world.spec), forecast)["ttft_s"]
     first_s, each_s = prefill(world, one)
     closed_s = first_s + (len(prompts) - 1) / 2 * each_s
     scale = firsts_s / closed_s if closed_s > 0 else 1.0
-    sent_bytes = found["comm_bytes"] / _ROUNDS * len(one.replicas[0][0].devices)
-    decoded = Decoding(round_s, found["compute_s"] / each, found["transfer_s"] / each, sent_bytes)
+    sent_bytes = sum(span.payload_bytes for span in timeline.spans) / _ROUNDS * len(one.replicas[0][0].devices)
+    decoded = Decoding(round_s, shares.compute_s / each, shares.transfer_s / each, sent_bytes)
     return _keys(world, way, decoded, first_s * scale, each_s * scale)
 
 
-def _round_s(timeline: Timeline, rounds: Sequence[Round]) -> float:
-    """Seconds from one token of a request to the next."""
-    return generation_metrics(timeline, rounds[_RAMP:])["time_per_token_s"]
+def _front(timeline: Timeline, rounds: Sequence[Round]) -> dict[str, float]:
+    """What the first stage sees of these rounds: when tokens come."""
+    spans = tuple(span for span in timeline.spans if span.rank == 0 and span.action.stage == 0)
+    return generation_metrics(replace(timeline, spans=spans), rounds)
 
 
 def _firsts(plan: Plan, timeline: Timeline) -> Timeline:
