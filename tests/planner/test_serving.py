@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from plait.costs.serving import ServingModel
 from plait.errors import CapacityError
 from plait.planner.result import Candidate, Choice, Objective, choice_json
-from plait.planner.serving import ServingLimits, plan_serving
+from plait.planner.serving import BEAM, ServingLimits, plan_serving
 from plait.planner.serving_figures import Way, figures, fits, simulated
 from plait.planner.serving_search import Search, value
 from plait.planner.serving_units import Unit, World
@@ -394,6 +394,15 @@ def test_nothing_chosen_is_worse_than_the_best_device_alone(cluster: Cluster, go
     best = value(goal, choice.chosen.predicted)
     assert all(best <= value(goal, one.predicted) * (1 + 1e-9) for one in alone)
     assert all(one.need_bytes <= one.free_bytes for candidate in choice.candidates for one in candidate.memory)
+
+
+def test_more_machines_than_the_exact_search_takes_are_said() -> None:
+    """17 devices, each of its own speed."""
+    cluster = single({f"d{at}": (100 + at, 3) for at in range(17)}, 1e-4, 1e10)
+    choice = plan_serving(plain(20, 1e9), cluster, Job(16, 16, 1), "latency", top=1, limits=PIPELINES)
+    assert choice.chosen.note.endswith(BEAM)
+    few = plan_serving(plain(20, 1e9), single({"a": (100, 12), "b": (101, 12)}, 1e-4, 1e10), Job(16, 16, 1), "latency")
+    assert BEAM not in few.chosen.note
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,8 @@ from plait.spec.cluster import Cluster
 from plait.spec.job import Job
 from plait.spec.model import ModelSpec
 
+BEAM = "order and cut are a beam search's: more machines than the exact search takes, a better way may exist"
+
 __all__ = ["ServingLimits", "plan_serving"]
 
 
@@ -116,5 +118,5 @@ def _candidate(search: Search, one: Ranked, loses: str = "") -> Candidate:
         plan=plan_of(world, way, loses),
         simulated=True,
         loses=loses,
-        note=world.model.note,
+        note="; ".join((world.model.note, *(() if one.found.exact else (BEAM,)))),
     )

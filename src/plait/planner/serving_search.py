@@ -51,11 +51,15 @@ class ServingLimits:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A way with its figures, and the same with every schedule and number of micro-batches, the best first."""
+    """A way with its figures, and the same with every schedule and number of micro-batches, the best first.
+
+    `exact`: no other order and cut of its units is better.
+    """
 
     way: Way
     figures: Mapping[str, float]
     others: tuple[tuple[Way, Mapping[str, float]], ...] = ()
+    exact: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,19 +166,19 @@ class Search:
             counts = range(max(2, self.limits.pp), min(most, self.limits.pp) + 1)
         if not counts:
             return
-        found: dict[tuple[tuple[int, ...], Cut], None] = {}
+        found: dict[tuple[tuple[int, ...], Cut], bool] = {}
         for prefill in (False, True) if self.objective == "ttft" else (False,):
             best = best_latency(self._problem(units, 1, prefill), counts)
             if best is not None:
-                found[best.machines, best.cut] = None
+                found[best.machines, best.cut] = best.exact
             for some in self._counts(counts):
                 best = best_throughput(self._problem(units, some[-1], prefill), some)
                 if best is not None:
-                    found[best.machines, best.cut] = None
+                    found[best.machines, best.cut] = best.exact
                 elif not prefill:
                     self._refuse_pipelines(units, some)
-        for machines, cut in found:
-            self._try((tuple(units.units[machine] for machine in machines),), cut)
+        for (machines, cut), exact in found.items():
+            self._try((tuple(units.units[machine] for machine in machines),), cut, exact=exact)
 
     def _problem(self, units: Units, micro_batches: int, prefill: bool) -> Problem:
         """Decoding, or a prompt in its largest pieces."""
@@ -248,7 +252,7 @@ class Search:
 
     # one way
 
-    def _try(self, replicas: Replicas, cut: Cut, *, alike: bool = False) -> bool:
+    def _try(self, replicas: Replicas, cut: Cut, *, alike: bool = False, exact: bool = True) -> bool:
         """The best of the schedules and numbers of micro-batches; False where none fits."""
         looked: list[tuple[Way, Mapping[str, float]]] = []
         for schedule, micro_batches in self._options(len(cut)):
@@ -257,7 +261,7 @@ class Search:
         looked.sort(key=lambda one: rank(self.objective, *one))
         allowed = [one for one in looked if self.limits.allow(one[0])]
         if allowed:
-            self.found.append(Found(allowed[0][0], allowed[0][1], tuple(looked)))
+            self.found.append(Found(allowed[0][0], allowed[0][1], tuple(looked), exact))
         return bool(looked)
 
     def _options(self, stages: int) -> Iterator[tuple[str, int]]:
