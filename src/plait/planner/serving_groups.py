@@ -1,4 +1,8 @@
-"""Devices taken together: tensor groups of every size, inside hosts where they can be, and heads for each device."""
+"""Devices taken together: tensor groups of every size, inside hosts where they can be, and heads for each device.
+
+Up to 6 unequal devices are divided into groups in every way there is. More of them are taken in turn, the fastest
+together, inside hosts and across them; a better division may exist, and only groups of one size share a plan.
+"""
 
 from __future__ import annotations
 
