@@ -40,6 +40,8 @@ class _Reference:
         self.arrived: dict[Action, float] = {}
         self.sent: dict[Link, int] = defaultdict(int)
         self.taken: dict[Link, list[float]] = defaultdict(list)
+        self.free_s: dict[Link, float] = defaultdict(float)
+        self.spans: Times = {}
 
     def run(self) -> Times | None:
         heads = dict.fromkeys(self.lanes, 0)
@@ -51,7 +53,8 @@ class _Reference:
                 if at < len(lane) and self.do(lane[at], self.times[lane[at - 1]][1] if at else 0.0):
                     heads[name] += 1
                     moved = True
-        return self.times if all(heads[name] == len(lane) for name, lane in self.lanes.items()) else None
+        done = all(heads[name] == len(lane) for name, lane in self.lanes.items())
+        return {**self.times, **self.spans} if done else None
 
     def do(self, action: Action, free_s: float) -> bool:
         if any(other not in self.times for other in self.waited[action]):
@@ -82,10 +85,13 @@ class _Reference:
                 return None
             room_s = max(ready_s, self.taken[name][freed]) if freed >= 0 else ready_s
             work = self.work[action.round][action.micro_batch]
-            end_s = room_s + cost.occupied_s(message_bytes(action, work, self.layout, self.spec.hidden))
+            begin_s = max(room_s, self.free_s[name]) if cost.buffered else room_s
+            sent_s = begin_s + cost.occupied_s(message_bytes(action, work, self.layout, self.spec.hidden))
             self.sent[name] += 1
-            self.arrived[action] = end_s + cost.latency_s
-            return end_s
+            self.arrived[action] = sent_s + cost.latency_s
+            self.free_s[name] = sent_s
+            self.spans[action] = ready_s, sent_s
+            return room_s if cost.buffered else sent_s
         if other not in self.arrived:
             return None
         waited_s = self.arrived[other] - ready_s

@@ -209,3 +209,17 @@ def test_rounds_that_get_stuck_name_their_actions() -> None:
 
 def test_no_rounds_no_spans() -> None:
     assert simulate(layout_of(2), [], FixedCosts(), TINY).spans == ()
+
+
+@pytest.mark.parametrize(("buffered", "makespan_s"), [(False, 1 + 2 + 4 * 3 + 1), (True, 1 + 4 * 2 + 1 + 2 + 1)])
+def test_a_card_sends_while_the_stage_computes(buffered: bool, makespan_s: float) -> None:
+    """Three stages of 1 s and messages of 2 s, four micro-batches.
+
+    Copied, the middle stage's lane receives, computes for 1 s and sends for 2 s, so that a micro-batch comes every 3 s;
+    by a card the link alone binds, every 2 s.
+    """
+    layout, work = layout_of(3, capacity=8), prefill(4)
+    link = LinkCost(0.0, 64 * 64 * 4 / 2.0, buffered=buffered)
+    costs = FixedCosts(dict.fromkeys(range(3), 1.0), any_link=link)
+    timeline = simulate(layout, rounds_of(3, [work]), costs, TINY)
+    assert timeline.makespan_s == pytest.approx(makespan_s)

@@ -17,7 +17,8 @@ from plait.plans.layout import Layout
 from plait.plans.round import Round
 from plait.plans.rules import partner, waits
 from plait.simulator.simulate import simulate
-from plait.timeline.span import Span
+from plait.timeline.compare import parts
+from plait.timeline.span import Part, Span
 from plait.timeline.timeline import Timeline
 from plait.timeline.training_metrics import training_metrics
 from tests.simulator.reference import reference
@@ -58,7 +59,7 @@ def costs_of(draw: st.DrawFn, stages: int) -> FixedCosts:
     kinds = [*PASSES, Kind.OPTIMIZER, Kind.REDUCE_GRADIENTS, Kind.GATHER_PARAMETERS]
     return FixedCosts(
         kind_seconds={(stage, kind): draw(SECONDS) for stage in range(stages) for kind in kinds},
-        any_link=LinkCost(draw(SECONDS), draw(BANDWIDTHS), draw(st.sampled_from([0.0, 0.125]))),
+        any_link=LinkCost(draw(SECONDS), draw(BANDWIDTHS), draw(st.sampled_from([0.0, 0.125])), draw(st.booleans())),
     )
 
 
@@ -109,9 +110,30 @@ def test_lanes_keep_their_order_and_never_overlap(case: Case) -> None:
         for action in actions:
             planned[rank, action.kind.lane].append(action)
     assert {lane: [span.action for span in spans] for lane, spans in lanes.items()} == planned
+    buffered = case[2].any_link.buffered
     for spans in lanes.values():
         for before, after in pairwise(spans):
-            assert before.start_s <= before.end_s <= after.start_s
+            assert before.start_s <= before.end_s
+            assert (before.start_s if buffered and before.action.kind.sends else before.end_s) <= after.start_s
+
+
+@given(cases((64,)))
+@settings(max_examples=60, deadline=None)
+def test_a_buffered_link_is_never_slower_and_sends_one_message_at_a_time(case: Case) -> None:
+    """Nobody sleeps here, as above; with room enough."""
+    layout, one, costs = case
+    link = replace(costs.any_link, wake_s=0.0)
+    copied = simulate(layout, [one], replace(costs, any_link=replace(link, buffered=False)), TINY, replicas=False)
+    carded = simulate(layout, [one], replace(costs, any_link=replace(link, buffered=True)), TINY, replicas=False)
+    assert carded.end_s <= copied.end_s + 1e-9
+    links: dict[tuple[int, bool], list[Part]] = defaultdict(list)
+    for span in carded.spans:
+        if span.action.kind.sends:
+            links[span.rank, span.action.kind is Kind.SEND_BACKWARD].append(parts(span)[-1])
+    if layout.positions == tuple((stage,) for stage in range(len(layout.stages))):
+        for sent in links.values():
+            for before, after in pairwise(sent):
+                assert before.end_s <= after.start_s
 
 
 @given(cases())
@@ -158,7 +180,8 @@ def test_better_links_are_never_slower(case: Case, faster: float, shorter: float
     """Nobody sleeps here: who waits long enough to sleep wakes late, so that sooner may be later."""
     layout, one, costs = case
     link = replace(costs.any_link, wake_s=0.0)
-    better = LinkCost(link.latency_s * shorter, link.bandwidth_bytes_per_s * faster)
+    latency_s, bandwidth = link.latency_s * shorter, link.bandwidth_bytes_per_s * faster
+    better = replace(link, latency_s=latency_s, bandwidth_bytes_per_s=bandwidth)
     before = simulate(layout, [one], replace(costs, any_link=link), TINY, replicas=False)
     after = simulate(layout, [one], replace(costs, any_link=better), TINY, replicas=False)
     assert after.end_s <= before.end_s + 1e-9

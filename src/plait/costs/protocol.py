@@ -30,11 +30,14 @@ class LinkCost:
     """A directed link: a message occupies it for bytes ÷ bandwidth, and is there `latency_s` later.
 
     A receiver that has waited for more than `SLEEPS_AFTER_S` has gone to sleep, and goes on `wake_s` later still.
+    `buffered`: a card sends it, so that the message keeps the link and not the sender's lane: what comes after it in
+    the lane goes on at once, and the next message waits until the link is free. Over shared memory the sender copies.
     """
 
     latency_s: float
     bandwidth_bytes_per_s: float
     wake_s: float = 0.0
+    buffered: bool = False
 
     def occupied_s(self, message_bytes: float) -> float:
         """Seconds for which a message of this size keeps the link."""

@@ -19,7 +19,7 @@ class Channel:
     """A directed link while it is simulated.
 
     `arrives_s[i]` is when the i-th message that was sent is there, `taken_s[i]` when the i-th receive ended. `receiver`
-    waits for message `wanted`, `sender` for room.
+    waits for message `wanted`, `sender` for room. `free_s`: when a buffered link has sent all that it was given.
     """
 
     name: Link
@@ -30,6 +30,7 @@ class Channel:
     receiver: LaneState | None = None
     wanted: int = 0
     sender: LaneState | None = None
+    free_s: float = 0.0
 
 
 class Work(NamedTuple):
@@ -56,8 +57,9 @@ class LaneState:
 
     `needs[i]` are the steps of lane `others[i]` waited for: the last one's index, or -1; empty where none ever is. A
     compute or reduce lane has `works`, the p2p lane `moves` with each one's number among the messages of its channel,
-    and `moved_s`: when the link was there for a send, or the message for a receive. `waiting`: lanes that wait for one
-    of this lane's steps. `shares`: the step at the head runs on a shared host, its end is not known yet.
+    and `moved_s`: when the link was there for a send, or the message for a receive. `sent_s`: of buffered sends, by
+    index, when the link has sent them; `ends_s` is when the lane went on. `waiting`: lanes that wait for one of this
+    lane's steps. `shares`: the step at the head runs on a shared host, its end is not known yet.
     """
 
     position: int
@@ -68,6 +70,7 @@ class LaneState:
     numbers: list[int] = field(default_factory=list)
     starts_s: list[float] = field(default_factory=list)
     moved_s: list[float] = field(default_factory=list)
+    sent_s: dict[int, float] = field(default_factory=dict)
     ends_s: list[float] = field(default_factory=list)
     others: tuple[LaneState, ...] = ()
     waiting: list[tuple[int, LaneState]] = field(default_factory=list)

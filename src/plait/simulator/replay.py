@@ -160,8 +160,14 @@ class Replay:
                         break
                     if taken_s[number - capacity] > ready_s:
                         moment_s = taken_s[number - capacity]
-                end_s = moment_s + seconds
-                channel.arrives_s.append(end_s + channel.cost.latency_s)
+                if channel.cost.buffered:
+                    end_s = moment_s
+                    if channel.free_s > moment_s:
+                        moment_s = channel.free_s
+                    sent_s = channel.free_s = lane.sent_s[at] = moment_s + seconds
+                else:
+                    sent_s = end_s = moment_s + seconds
+                channel.arrives_s.append(sent_s + channel.cost.latency_s)
                 if channel.receiver is not None and channel.wanted <= number:
                     self._woken.append(channel.receiver)
                     channel.receiver = None

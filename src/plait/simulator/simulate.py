@@ -3,8 +3,11 @@
     rounds ──lowering──> lanes in columns ──replay──> begin and end of every step ──> spans
 
 Links: a send begins when it is first in its lane and its message exists, waits while k messages lie unreceived on its
-link, then keeps lane and link for bytes ÷ bandwidth; the message is there `latency_s` later. A receive ends when it is
-first in its lane and its message is there. Reductions run beside computations, in a lane of their own.
+link, then keeps lane and link for bytes ÷ bandwidth; the message is there `latency_s` later. A buffered link
+(`LinkCost.buffered`) takes the message as soon as there is room, and the lane goes on; it sends one message after the
+other. The span of such a send ends when the link has sent it, so that it may reach over those after it in its lane. A
+receive ends when it is first in its lane and its message is there. Reductions run beside computations, in a lane of
+their own.
 """
 
 from __future__ import annotations
@@ -87,7 +90,10 @@ def _of_works(lane: LaneState, rank: int, epoch: int) -> list[Span]:
 
 def _of_moves(lane: LaneState, rank: int, epoch: int) -> list[Span]:
     spans = []
-    columns = zip(lane.actions, lane.moves, lane.starts_s, lane.moved_s, lane.ends_s, strict=True)
+    ends_s, sent_s = lane.ends_s, lane.sent_s
+    if sent_s:
+        ends_s = [sent_s.get(at, end_s) for at, end_s in enumerate(ends_s)]
+    columns = zip(lane.actions, lane.moves, lane.starts_s, lane.moved_s, ends_s, strict=True)
     for action, (_, sends, _, payload_bytes), start_s, moved_s, end_s in columns:
         parts: tuple[Part, ...] = ()
         if not sends:
