@@ -39,6 +39,14 @@ def test_a_name_never_heard_of_gets_the_plain_shares() -> None:
     assert seconds(unknown, PRODUCT._replace(flops=1e12)) == pytest.approx(1e-2 / plain.matrix_share)
 
 
+def test_the_plain_profile_is_its_shares_alone() -> None:
+    """Its tiles are of large GPUs: on a CPU one row would be computed 16 times."""
+    plain, named = profile_named(PLAIN), replace(BARE, profile=PLAIN)
+    assert seconds(named, READ) == pytest.approx(1e-3 / plain.memory_share)
+    assert seconds(named, *[READ._replace(moved_bytes=1.0)] * 100) < plain.launch_s
+    assert note_of([named]) == ("not calibrated for generation: 65% of FLOP/s and 85% of memory bandwidth assumed")
+
+
 def test_a_profile_adds_what_starting_takes() -> None:
     profile = profile_named("a100")
     known = replace(BARE, profile="a100")

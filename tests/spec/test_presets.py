@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import re
+import tomllib
 
 import pytest
 
-from plait.costs.profiles import profile_names
+from plait.costs.profiles import PLAIN, profile_names
 from plait.costs.work import model_parameters
 from plait.errors import SpecError
 from plait.spec.cluster import Cluster, EqualMachine, Network, Wire, equal_machine
+from plait.spec.cluster_file import PLAIN_PROFILE, cluster_from_toml
 from plait.spec.model import Experts, LatentAttention
 from plait.spec.preset_files import Sort, preset_values, read_presets
 from plait.spec.presets import (
@@ -65,9 +67,40 @@ def test_active_parameters_of_experts(name: str, active: float) -> None:
 
 
 def test_profiles_that_are_named_are_there() -> None:
-    named = {device_preset(name).profile for name in preset_names()["devices"]} - {None}
+    named = {device_preset(name).profile for name in preset_names()["devices"]}
     assert named <= set(profile_names())
-    assert "a100" in named
+    assert {"a100", "raspberry-pi-5"} < named
+
+
+def test_a_preset_without_a_profile_has_the_plain_one() -> None:
+    """Data sheets say peaks; what a person wrote is taken as it is."""
+    assert PLAIN_PROFILE == PLAIN
+    assert device_preset("h100").profile == PLAIN
+    assert device_preset("a100-80gb").profile == "a100"
+    text = """
+    [[hosts]]
+    name = "a"
+    [[devices]]
+    name = "kept"
+    host = "a"
+    preset = "rtx-4090"
+    memory_gib = 20
+    [[devices]]
+    name = "own"
+    host = "a"
+    preset = "rtx-4090"
+    tflops = { bfloat16 = 120 }
+    memory_bandwidth_gb_per_s = 900
+    [[devices]]
+    name = "fitted"
+    host = "a"
+    preset = "rtx-4090"
+    profile = "mine"
+    [network]
+    within_host = { preset = "pcie4" }
+    """
+    found = {device.name: device.profile for device in cluster_from_toml(tomllib.loads(text)).devices}
+    assert found == {"kept": PLAIN, "own": None, "fitted": "mine"}
 
 
 def test_models_of_all_sorts() -> None:

@@ -16,7 +16,8 @@ _LEAST_TILE = 16
 class Rates:
     """Seconds of operations on one device. Without a profile its figures are taken as they are, and nothing beside.
 
-    A profile never heard of gives the plain one's shares of FLOP/s and memory bandwidth: published figures are peaks.
+    The plain profile, and one never heard of, give the plain shares of FLOP/s and memory bandwidth alone: published
+    figures are peaks, but plain tiles and starts are of large GPUs, and a device may be anything.
     """
 
     def __init__(self, device: Device, dtype: str, profile: Profile | None) -> None:
@@ -51,13 +52,13 @@ class Rates:
 
 
 Profiles = Mapping[str, Profile | None]
-"""Of each device by name; None where it has none that we know."""
+"""Of each device by name; None where it has none that we know, or the plain one."""
 
 
 def profiles_of(devices: Sequence[Device]) -> Profiles:
-    """Each device's profile; every file is read once."""
+    """Each device's profile, but for the plain one; every file is read once."""
     names = dict.fromkeys(device.profile for device in devices)
-    there = profile_names()
+    there = set(profile_names()) - {PLAIN}
     known = {name: profile_named(name) for name in names if name is not None and name in there}
     return {device.name: known.get(device.profile or "") for device in devices}
 
@@ -97,10 +98,10 @@ def note_of(devices: Sequence[Device]) -> str:
 def _note(name: str | None) -> str:
     if name is None:
         return "the devices' figures as they are"
-    if name not in profile_names():
+    if name == PLAIN or name not in profile_names():
         plain = profile_named(PLAIN)
         shares = f"{plain.matrix_share:.0%} of FLOP/s and {plain.memory_share:.0%} of memory bandwidth assumed"
-        return f"no profile {name!r}, {shares}"
+        return shares if name == PLAIN else f"no profile {name!r}, {shares}"
     fitted = profile_named(name).calibrated_on
     if name in _GENERATING:
         return f"profile {name!r}, its memory's bandwidth fitted on {fitted}"

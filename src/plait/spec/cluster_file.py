@@ -53,6 +53,9 @@ from plait.spec.tables import Table, read_toml, validated
 
 _Count = Annotated[int, Field(ge=1, le=1_000_000)]
 
+PLAIN_PROFILE = "plain"
+"""The profile (`costs.profiles`) of a device preset that names none: shares of its data sheet, not calibrated."""
+
 
 class _Device(DeviceFigures):
     """Figures of a device, its own or a preset's."""
@@ -77,7 +80,13 @@ class _Device(DeviceFigures):
         assert bandwidth is not None
         speeds = {**base.speeds, **self.speeds}
         kind = self.kind or base.kind or "cpu"
-        return Device(name, host, memory, speeds, bandwidth, self.profile or base.profile, kind)
+        return Device(name, host, memory, speeds, bandwidth, self.profile or base.profile or self._usual_profile, kind)
+
+    @property
+    def _usual_profile(self) -> str | None:
+        """The plain one for data-sheet figures, which no program reaches; none where a person gave all speeds."""
+        own = bool(self.speeds) and self.memory_bandwidth is not None
+        return None if self.preset is None or own else PLAIN_PROFILE
 
 
 class _DeviceTable(_Device):
