@@ -244,7 +244,10 @@ class ServingCosts:
         return tuple(1 / sum(bool(own & other) for other in devices) for own in devices)
 
     def link(self, layout: Layout, source: int, to: int) -> LinkCost:
-        """The slowest of the links between the devices of the two stages that talk to each other."""
+        """The slowest of the links between the devices of the two stages that talk to each other.
+
+        Network cards and DMA engines send: a stage computes and receives while its messages are on the link.
+        """
         links = [
             self.model.wires.link(one, other)
             for one, other in zip(
@@ -254,7 +257,8 @@ class ServingCosts:
         ]
         if not links:
             return FREE
-        return LinkCost(max(link.latency_s for link in links), min(link.bandwidth for link in links))
+        latency_s, bandwidth = max(link.latency_s for link in links), min(link.bandwidth for link in links)
+        return LinkCost(latency_s, bandwidth, buffered=True)
 
 
 def _devices(stage: Stage, number: int) -> tuple[str, ...]:

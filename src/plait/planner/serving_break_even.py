@@ -76,7 +76,7 @@ def _value(search: Search, world: World, way: Way) -> float:
         first_s, each_s = prefill(world, way)
         return first_s + (way.users - 1) / 2 * each_s
     round_s = decoding(world, way).round_s
-    return round_s / (way.users * len(way.replicas)) if search.objective == "throughput" else round_s
+    return round_s / way.served if search.objective == "throughput" else round_s
 
 
 def _crossing(lead: Callable[[float], float], grid: Sequence[float], here: float) -> float | None:

@@ -1,11 +1,13 @@
 """What one way to split a generation takes: closed forms for all, the simulator for the best; the same keys from both.
 
 Seconds of decoding are of a round: one token for every request. `compute_s`, `transfer_s` and `wait_s` are what a rank
-does in it on average, and `comm_bytes` what all ranks send.
+does in it on average, and are together the round: a transfer counts where nothing is computed meanwhile. `comm_bytes`
+is what all ranks send.
 """
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -13,6 +15,7 @@ from typing import NamedTuple
 
 from plait.planner.cut import Cut
 from plait.planner.serving_units import Demand, StageTime, Unit, World
+from plait.plans.action import Kind
 from plait.plans.layout import Layout, Stage
 from plait.plans.plan import GRID, Plan
 from plait.plans.round import MicroBatch, Round, Row
@@ -22,8 +25,9 @@ from plait.schedules.batching import deal
 from plait.schedules.forecast import forecast_rounds
 from plait.schedules.generation import LAYERWISE, make_round
 from plait.simulator.simulate import simulate
-from plait.timeline.compare import summarise
+from plait.timeline.compare import COMPUTE, WAIT, covered_s, parts
 from plait.timeline.metrics import generation_metrics
+from plait.timeline.span import Part, Span
 from plait.timeline.timeline import Timeline
 
 LEAST_CAPACITY = 4
@@ -40,7 +44,8 @@ _PROMPTS = 4
 class Way:
     """One way to split: the units of each replica's stages, the cut, and how requests go through them.
 
-    `users`: requests of one replica, in `micro_batches` parts. `alike`: all replicas are like the first one.
+    `users`: requests of the replica that has the most, in `micro_batches` parts. `alike`: all replicas are like the
+    first one. `everyone`: requests of all replicas; None: each has `users`.
     """
 
     replicas: tuple[tuple[Unit, ...], ...]
@@ -50,6 +55,12 @@ class Way:
     users: int
     chunk: int
     alike: bool = False
+    everyone: int | None = None
+
+    @property
+    def served(self) -> int:
+        """Requests of all replicas."""
+        return self.users * len(self.replicas) if self.everyone is None else self.everyone
 
     @property
     def split(self) -> Split:
@@ -89,7 +100,7 @@ def _on_unit(world: World, unit: Unit, layers: tuple[int, int], work: MicroBatch
 
 
 class Decoding(NamedTuple):
-    """One round, as a rank spends it on average: all of it, computing, transferring; and what all ranks send."""
+    """One round, as a rank spends it on average: all of it, computing, transferring alone; and what all ranks send."""
 
     round_s: float
     compute_s: float
@@ -111,22 +122,26 @@ def decoding(world: World, way: Way) -> Decoding:
     links = [world.link(one, other) for one, other in pairwise(way.replicas[0])]
     item, largest = world.spec.hidden * world.model.sizes.item_bytes, max(sizes)
     path_s = sum(stage[largest].seconds for stage in stages) + sum(link.transfer_s(largest * item) for link in links)
+    back_s = 0.0
     if links:
-        path_s += world.link(way.replicas[0][-1], way.replicas[0][0]).transfer_s(largest * TOKEN_BYTES)
+        back = world.link(way.replicas[0][-1], way.replicas[0][0])
+        path_s += back.transfer_s(largest * TOKEN_BYTES)
+        back_s = back.occupied_s(way.users * TOKEN_BYTES)
     busy_s = [sum(stage[size].seconds * times for size, times in sizes.items()) for stage in stages]
     link_s = [link.occupied_s(way.users * item) for link in links]
-    round_s = path_s if way.schedule == LAYERWISE else max(path_s, *busy_s, *link_s)
+    round_s = path_s if way.schedule == LAYERWISE else max(path_s, *busy_s, *link_s, back_s)
     exchange_s = sum(stage[size].exchange_s * times for stage in stages for size, times in sizes.items())
     sent = sum(stage[size].sent_bytes * times for stage in stages for size, times in sizes.items())
     sent += way.users * (len(links) * item + TOKEN_BYTES * (len(stages) > 1)) * len(way.replicas[0][0].devices)
     count = len(stages)
-    return Decoding(round_s, (sum(busy_s) - exchange_s) / count, (exchange_s + sum(link_s)) / count, sent)
+    compute_s, transfer_s = (sum(busy_s) - exchange_s) / count, (exchange_s + sum(link_s) + back_s) / count
+    return Decoding(round_s, compute_s, min(transfer_s, max(0.0, round_s - compute_s)), sent)
 
 
 def _keys(world: World, way: Way, decoded: Decoding, first_s: float, each_s: float) -> dict[str, float]:
     """`first_s`: until the first request's first token; `each_s`: from one request's to the next one's."""
-    job, copies, round_s = world.job, len(way.replicas), decoded.round_s
-    everyone, prefilled_s = way.users * copies, first_s + (way.users - 1) * each_s
+    job, round_s = world.job, decoded.round_s
+    everyone, prefilled_s = way.served, first_s + (way.users - 1) * each_s
     return {
         "ttft_s": first_s + (way.users - 1) / 2 * each_s,
         "prefill_tokens_per_s": everyone * job.prompt_tokens / prefilled_s,
@@ -134,7 +149,7 @@ def _keys(world: World, way: Way, decoded: Decoding, first_s: float, each_s: flo
         "tokens_per_s": everyone * job.max_tokens / (prefilled_s + (job.max_tokens - 1) * round_s),
         "time_per_token_s": round_s,
         "bubble": max(0.0, 1 - decoded.compute_s / round_s),
-        "comm_bytes": decoded.sent_bytes * copies,
+        "comm_bytes": decoded.sent_bytes * everyone / way.users,
         "compute_s": decoded.compute_s,
         "transfer_s": decoded.transfer_s,
         "wait_s": max(0.0, round_s - decoded.compute_s - decoded.transfer_s),
@@ -174,12 +189,14 @@ def prefill(world: World, way: Way) -> tuple[float, float]:
         first_s = sum(map(sum, stages)) + sum(link.transfer_s(work.tokens * item) for link in links for work in works)
         first_s += sum(back.transfer_s(work.sampled * TOKEN_BYTES) for work in works) if back else 0.0
         return first_s, first_s
-    ends = [0.0] * len(stages)
+    ends, sent = [0.0] * len(stages), [0.0] * len(stages)
     for number, work in enumerate(works):
         there = 0.0
         for index, stage in enumerate(stages):
             ends[index] = max(ends[index], there) + stage[number]
-            there = ends[index] + (links[index].transfer_s(work.tokens * item) if index < len(links) else 0.0)
+            if index < len(links):
+                sent[index] = max(sent[index], ends[index]) + links[index].occupied_s(work.tokens * item)
+                there = sent[index] + links[index].latency_s
     moved_s = [sum(link.occupied_s(work.tokens * item) for work in works) for link in links]
     return ends[-1] + (back.transfer_s(TOKEN_BYTES) if back else 0.0), max(*map(sum, stages), *moved_s, 0.0)
 
@@ -217,21 +234,46 @@ def simulated(world: World, way: Way) -> Mapping[str, float]:
 
     One replica is simulated, the slowest of them; the others do the same.
     """
-    one = replace(way, replicas=(_slowest(world, way),))
+    one = replace(way, replicas=(_slowest(world, way),), everyone=None)
     plan, costs = plan_of(world, one), world.model.costs()
     rounds = _decoding(plan, round(world.middle), _ROUNDS)
     timeline = _firsts(plan, simulate(plan.layout, rounds, costs, world.spec))
-    shares, round_s = summarise(timeline).whole, _front(timeline, rounds[_RAMP:])["time_per_token_s"]
-    each = len(plan.layout.stages) * _ROUNDS
+    sent_bytes = sum(span.payload_bytes for span in timeline.spans) / _ROUNDS * one.split.tp
+    decoded = _steady(timeline, sent_bytes)
     prompts = [world.job.prompt_tokens] * min(_PROMPTS, way.users)
     forecast = forecast_rounds(replace(plan, slots=len(prompts)), prompts, 1)
     firsts_s = _front(simulate(plan.layout, forecast, costs, world.spec), forecast)["ttft_s"]
     first_s, each_s = prefill(world, one)
     closed_s = first_s + (len(prompts) - 1) / 2 * each_s
     scale = firsts_s / closed_s if closed_s > 0 else 1.0
-    sent_bytes = sum(span.payload_bytes for span in timeline.spans) / _ROUNDS * len(one.replicas[0][0].devices)
-    decoded = Decoding(round_s, shares.compute_s / each, shares.transfer_s / each, sent_bytes)
     return _keys(world, way, decoded, first_s * scale, each_s * scale)
+
+
+def _steady(timeline: Timeline, sent_bytes: float) -> Decoding:
+    """A round as a rank spends it, of those between the first ones, which fill the pipeline, and the last one.
+
+    For each rank from one round's first computation to a later one's, and of those the longest: before the slowest
+    stage others run ahead for a while. The last round is no measure: its tokens come sooner, nothing follows them.
+    """
+    ranks: dict[int, list[Span]] = defaultdict(list)
+    for span in timeline.spans:
+        ranks[span.rank].append(span)
+    count, spent = _ROUNDS - 1 - _RAMP, [_spent(spans) for spans in ranks.values()]
+    compute_s, used_s = (sum(one[at] for one in spent) / count / len(spent) for at in (1, 2))
+    return Decoding(max(one[0] for one in spent) / count, compute_s, max(0.0, used_s - compute_s), sent_bytes)
+
+
+def _spent(spans: Sequence[Span]) -> tuple[float, float, float]:
+    """Of a rank's even rounds: seconds in all, those that it computes, and those that it computes or transfers."""
+    begins = {one.action.round: one.start_s for one in reversed(spans) if one.action.kind is Kind.FORWARD}
+    first_s, end_s = begins[_RAMP], begins[_ROUNDS - 1]
+    kept = [
+        Part(part.what, max(part.start_s, first_s), min(part.end_s, end_s))
+        for span in spans
+        for part in parts(span)
+        if part.what != WAIT and part.end_s > first_s and part.start_s < end_s
+    ]
+    return end_s - first_s, sum(one.end_s - one.start_s for one in kept if one.what == COMPUTE), covered_s(kept)
 
 
 def _front(timeline: Timeline, rounds: Sequence[Round]) -> dict[str, float]:
@@ -254,10 +296,10 @@ def _slowest(world: World, way: Way) -> tuple[Unit, ...]:
 
 
 def _decoding(plan: Plan, position: int, count: int) -> list[Round]:
-    """Rounds of one token for every request, as they follow each other."""
+    """Rounds of one token for every request, all in the middle of the answers, so that they take the same."""
     rounds: list[Round] = []
     for number in range(count):
-        rows = [Row(one, one, position + number, 1, True) for one in range(plan.slots)]
+        rows = [Row(one, one, position, 1, True) for one in range(plan.slots)]
         work = tuple(MicroBatch(tuple(part)) for part in deal(rows, plan.micro_batches))
         carried = rounds[-1].carried_out if rounds else ()
         rounds.append(make_round(number, len(plan.layout.stages), work, carried, plan.schedule))

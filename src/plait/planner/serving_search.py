@@ -278,7 +278,8 @@ class Search:
     def _way(self, replicas: Replicas, cut: Cut, schedule: str, micro_batches: int, *, alike: bool = False) -> Way:
         users = self.users * micro_batches if self.full else ceil(self.users / len(replicas))
         largest = chunks(self.world.job.prompt_tokens, MOST_CHUNK)[0]
-        return Way(replicas, cut, schedule, min(micro_batches, users), users, largest, alike)
+        everyone = None if self.full else self.users
+        return Way(replicas, cut, schedule, min(micro_batches, users), users, largest, alike, everyone)
 
     def _fitting(self, way: Way) -> Iterator[Way]:
         """With the largest piece of a prompt for which there is memory; for the first token's time with each."""

@@ -109,11 +109,11 @@ def _in_all(search: Search, best: Ranked) -> Iterator[str]:
     way = best.way
     if not search.full or way.micro_batches * len(way.replicas) == 1:
         return
-    everyone = way.users * len(way.replicas)
+    everyone = way.served
     yield f"this serves {everyone} users in all, {way.rows} in each micro-batch"
-    few = [one for found in search.found for one in found.others if one[0].users * len(one[0].replicas) <= search.users]
+    few = [one for found in search.found for one in found.others if one[0].served <= search.users]
     for count in range(1, min(way.micro_batches, search.users) + 1):
-        cut = replace(way, replicas=way.replicas[:1], users=search.users, micro_batches=count)
+        cut = replace(way, replicas=way.replicas[:1], users=search.users, micro_batches=count, everyone=None)
         if fits(search.world, cut):
             few.append((cut, figures(search.world, cut)))
     if few:

@@ -89,7 +89,7 @@ def _shares(ranks: Sequence[list[Part]], makespan_s: float) -> Shares:
     compute_s = sum(_seconds(of_rank, COMPUTE) for of_rank in ranks)
     transfer_s = sum(_seconds(of_rank, TRANSFER) for of_rank in ranks)
     wall_s = len(ranks) * makespan_s
-    wait_s = max(0.0, wall_s - sum(_covered_s(of_rank) for of_rank in ranks))
+    wait_s = max(0.0, wall_s - sum(covered_s(of_rank) for of_rank in ranks))
     return Shares(compute_s, transfer_s, wait_s, 1 - compute_s / wall_s if wall_s > 0 else 0.0)
 
 
@@ -97,8 +97,8 @@ def _seconds(of_rank: Iterable[Part], what: str) -> float:
     return sum(part.end_s - part.start_s for part in of_rank if part.what == what)
 
 
-def _covered_s(of_rank: Iterable[Part]) -> float:
-    """Seconds in which at least one of the parts runs."""
+def covered_s(of_rank: Iterable[Part]) -> float:
+    """Seconds in which at least one of the parts of a rank runs."""
     covered, reached = 0.0, float("-inf")
     for part in sorted(of_rank, key=lambda part: part.start_s):
         covered += max(0.0, part.end_s - max(part.start_s, reached))
