@@ -69,7 +69,7 @@ def test_ways_that_make_sense() -> None:
 
 
 def test_ways_within_limits() -> None:
-    assert ways(TrainingLimits(schedules=("gpipe",))) == [Way("1f1b", 1), Way("gpipe", 1)]
+    assert ways(TrainingLimits(schedules=("gpipe",))) == [Way("gpipe", 1)]
     assert ways(TrainingLimits(schedules=("interleaved",), virtual=5)) == [Way("interleaved", 5)]
 
 

@@ -248,11 +248,13 @@ class TestErrors:
         assert " would fit" in str(error.value)
 
     def test_no_way_within_limits(self) -> None:
+        limits = TrainingLimits(pp=3, virtual=2, schedules=("interleaved",))
         with pytest.raises(CapacityError) as error:
-            plan_training(model(), cluster(), JOB, limits=TrainingLimits(dp=3))
+            plan_training(model(layers=8), cluster(), JOB, limits=limits)
         assert str(error.value) == (
-            "no way to split tiny over 8 devices is within these limits for a batch of 16: dp × ep must divide the "
-            "batch, a micro-batch a replica's share, and pp be at most the layers"
+            "no way to split tiny over 8 devices for a batch of 16 has --pp 3 --virtual 2 --schedule interleaved: "
+            "dp × ep must divide the batch, a micro-batch a replica's share, and there must be layers for all stages "
+            "(interleaved ones must be equal, but for the first and the last)"
         )
 
 

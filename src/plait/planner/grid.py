@@ -181,8 +181,6 @@ class Grid:
 
     def _allowed(self, way: Way) -> Flags:
         allowed = np.array([way.allows(int(pp), self.model.spec.layers) for pp in self._axes[:, 1]], dtype=bool)
-        if "1f1b" not in self.limits.schedules and way.schedule == "1f1b":
-            allowed &= self._axes[:, 1] == 1
         return np.asarray(allowed[self.rows.split])
 
     def _build(self) -> None:

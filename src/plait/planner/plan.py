@@ -12,6 +12,7 @@ from plait.planner.serving_search import ServingLimits
 from plait.planner.space import TrainingLimits
 from plait.planner.training import plan_training
 from plait.plans.layout import Stage
+from plait.schedules.generation import require_schedule
 from plait.spec.cluster import Cluster
 from plait.spec.job import Job, TrainingJob
 from plait.spec.model import ModelSpec
@@ -72,16 +73,18 @@ class Limits:
                 raise PlanError(f"--{name.replace('_', '-')} is {value}, but must be at least 1")
 
     def serving(self) -> ServingLimits:
-        """As the search for generation takes them. Errors: PlanError, for what is of training alone."""
+        """As the search for generation takes them. Errors: PlanError, also for what is of training alone."""
         for name in ("virtual", "micro_batch"):
             if getattr(self, name) is not None:
                 raise PlanError(f"--{name.replace('_', '-')} is of training: --task train")
         if self.ep not in (None, 1):
             raise PlanError(f"--ep {self.ep} was asked for, but generation does not split experts yet: --ep 1")
+        if self.schedule is not None:
+            require_schedule(self.schedule)
         return ServingLimits(dp=self.dp, pp=self.pp, tp=self.tp, schedule=self.schedule)
 
     def training(self) -> TrainingLimits:
-        """As the search for training takes them."""
+        """As the search for training takes them. Errors: PlanError, for a schedule that is not there."""
         limits = TrainingLimits(
             dp=self.dp, pp=self.pp, tp=self.tp, ep=self.ep, virtual=self.virtual, micro_batch=self.micro_batch
         )

@@ -125,8 +125,8 @@ def _scored(model: TrainingModel, setup: TrainingSetup, cut: Cut, running_s: flo
     messages_s = min(max(waited_s, link_s - busy_s), running_s - mean_s) if link_s else 0.0
     residue_s = model.profile.residue.get(setup.schedule, 0.0) * running_s if split.pp > 1 else 0.0
     step_s = running_s + residue_s + (repeated_s if setup.zero > 1 else 0.0) + after_s
-    compute_s = estimate.compute_s - (busy_s - mean_s)
-    transfer_s = max(0.0, estimate.transfer_s - waited_s + messages_s)
+    compute_s = min(step_s, estimate.compute_s - (busy_s - mean_s))
+    transfer_s = min(step_s - compute_s, max(0.0, estimate.transfer_s - waited_s + messages_s))
     figures = {
         "step_s": step_s,
         "mfu": estimate.mfu * estimate.step_s / step_s,

@@ -74,23 +74,24 @@ class Way(NamedTuple):
     def allows(self, pp: int, layers: int) -> bool:
         """True where it makes sense for so many positions, and every stage has a layer.
 
-        Interleaved ones wait for their largest stage in every turn: all but the first and the last are equal.
+        One position alone has nothing to schedule: it counts as 1F1B.
         """
         if pp == 1:
             return self.schedule == "1f1b"
-        stages = pp * self.virtual
-        if self.schedule == "interleaved" and all((layers + fewer) % stages for fewer in range(3)):
-            return False
-        return stages <= layers
+        return pp * self.virtual <= layers and (self.schedule != "interleaved" or self.is_even(pp, layers))
+
+    def is_even(self, pp: int, layers: int) -> bool:
+        """True where all stages but the first and the last can be equal: interleaved ones wait for the largest."""
+        return any((layers + fewer) % (pp * self.virtual) == 0 for fewer in range(3))
 
 
 def ways(limits: TrainingLimits) -> list[Way]:
-    """Schedules with their numbers of virtual stages. One position alone has nothing to schedule: it counts as 1F1B."""
-    found = [Way("1f1b", 1)]
+    """Schedules with their numbers of virtual stages; none that was not asked for, not even for one position alone."""
+    found = []
     for schedule in limits.schedules:
         if schedule == "interleaved":
             found += [Way(schedule, virtual) for virtual in _within(list(_VIRTUAL), limits.virtual) if virtual > 1]
-        elif schedule != "1f1b":
+        else:
             found.append(Way(schedule, 2 if schedule in V_SHAPED else 1))
     if limits.virtual is not None:
         found = [way for way in found if way.virtual == limits.virtual]

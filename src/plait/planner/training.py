@@ -20,6 +20,7 @@ from plait.planner.selection import Selection
 from plait.planner.space import TrainingLimits
 from plait.planner.training_break_even import break_evens
 from plait.planner.training_capacity import shortfall
+from plait.planner.training_limits import require_limits
 from plait.planner.training_words import Links, split_words, why_it_loses, why_it_wins
 from plait.plans.training import TrainingPlan
 from plait.spec.cluster import Cluster, equal_machine
@@ -52,6 +53,7 @@ def plan_training(
         raise PlanError(f"objective {objective!r} is of generation: training has --objective step")
     limits = limits or TrainingLimits()
     devices = _device_count(cluster, limits)
+    require_limits(spec, job, devices, limits)
     machine = equal_machine(cluster)
     if machine is None:
         from plait.planner.unequal import plan_unequal

@@ -7,6 +7,7 @@ import numpy as np
 from plait.planner.grid import Grid
 from plait.planner.selection import Selection
 from plait.planner.space import TrainingLimits
+from plait.planner.training_limits import asked
 from plait.planner.training_words import split_words
 from plait.plans.split import TrainingSetup
 from plait.units import format_bytes
@@ -22,8 +23,9 @@ def shortfall(selection: Selection, devices: int) -> str:
     nearest = selection.nearest()
     if nearest is None:
         return (
-            f"no way to split {spec.name} over {devices} devices is within these limits for a batch of {job.batch}: "
-            "dp × ep must divide the batch, a micro-batch a replica's share, and pp be at most the layers"
+            f"no way to split {spec.name} over {devices} devices for a batch of {job.batch} has "
+            f"{asked(grid.limits) or 'these limits'}: dp × ep must divide the batch, a micro-batch a replica's share, "
+            "and there must be layers for all stages (interleaved ones must be equal, but for the first and the last)"
         )
     one, need = nearest
     setup = grid.setup(one.row, one.way, one.zero)

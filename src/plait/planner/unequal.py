@@ -23,13 +23,14 @@ import numpy as np
 
 from plait.costs.states import rank_parameters, state_bytes
 from plait.costs.training import TrainingModel
-from plait.errors import CapacityError
+from plait.errors import CapacityError, PlanError
 from plait.planner.cut import Cut
 from plait.planner.exact import Problem, best_throughput
 from plait.planner.result import Choice, Rejected
 from plait.planner.space import TrainingLimits, divisors, micro_batch_sizes
 from plait.planner.unequal_answer import answer
 from plait.planner.unequal_costs import Machines, Way, counted, sort_of
+from plait.planner.unequal_improve import UNEQUAL_SCHEDULES, improved
 from plait.plans.split import Recompute, Split, TrainingSetup
 from plait.spec.cluster import Cluster, Device
 from plait.spec.job import TrainingJob
@@ -39,7 +40,7 @@ from plait.units import format_bytes
 _SMALL = 4
 """Every number of stages up to this is tried: with few micro-batches a short pipeline wins."""
 _SIZES = (1, 2, 4, 8, 16, 32, 64)
-_SCHEDULES = ("1f1b", "zb-h1", "gpipe", "layerwise")
+_SCHEDULES = UNEQUAL_SCHEDULES
 _INFINITE = float("inf")
 
 
@@ -48,7 +49,8 @@ def plan_unequal(spec: ModelSpec, cluster: Cluster, job: TrainingJob, *, top: in
     machines = Machines(spec, job, cluster)
     devices = list(cluster.devices)[: limits.devices]
     refused: dict[tuple[int, int], Rejected] = {}
-    found = [counted(machines, way) for way in _ways(machines, devices, limits, refused)]
+    found = counted(machines, list(_ways(machines, devices, limits, refused)))
+    found += improved(machines, devices, limits, found)
     alone = list(_equal_alone(spec, cluster, devices, job, top, limits))
     return answer(machines, devices, found, alone, list(refused.values()), top)
 
@@ -129,6 +131,9 @@ def _pipelines(
                 none.append((problem, stages or most))
                 continue
             for schedule in _SCHEDULES:
+                alone = len(found.cut) == 1
+                if alone and "1f1b" not in limits.schedules:
+                    continue
                 if schedule in limits.schedules and (schedule == "layerwise") == (flying == 1 and count > 1):
                     yield schedule, found.machines, found.cut
 
@@ -248,5 +253,5 @@ def _equal_alone(
             yield plan_training(
                 spec, Cluster(hosts, few, links, cluster.network), job, top=top, limits=replace(limits, devices=None)
             )
-        except CapacityError:
+        except (CapacityError, PlanError):  # a limit that needs more devices than there are of this sort
             continue

@@ -84,8 +84,9 @@ def _candidate(machines: Machines, one: Counted) -> Candidate:
         zero=setup.zero,
         predicted=one.figures,
         memory=tuple(
-            DeviceMemory(members[0].name, need, members[0].memory_bytes)
+            DeviceMemory(device.name, need, device.memory_bytes)
             for members, need in zip(way.members, one.need_bytes, strict=True)
+            for device in members
         ),
         plan=plan,
         simulated=True,
@@ -195,7 +196,7 @@ def _break_evens(machines: Machines, fitting: Sequence[Counted], winner: str) ->
 def _add_best(machines: Machines, fitting: Sequence[Counted], ways: dict[str, list[Way]], by: float) -> bool:
     """Add the best way of each kind over links `by` times as fast; True where one is new."""
     there, new = machines.faster(by), False
-    again = [counted(there, one.way) for one in fitting[:_COMPARED]]
+    again = counted(there, [one.way for one in fitting[:_COMPARED]])
     kinds: dict[str, Way] = {}
     for one in sorted(again, key=lambda one: one.figures["step_s"]):
         kinds.setdefault(kind_of(one.way.setup.split), one.way)
@@ -211,7 +212,7 @@ def _nearest(machines: Machines, ways: dict[str, list[Way]], winner: str, far: f
     """The factor between 1 and `far`, and the kind, that first takes as long as the winner's."""
 
     def best_s(kind: str, by: float) -> float:
-        return min(counted(machines.faster(by), way).figures["step_s"] for way in ways[kind])
+        return min(one.figures["step_s"] for one in counted(machines.faster(by), ways[kind]))
 
     def ahead_s(kind: str, by: float) -> float:
         return best_s(kind, by) - best_s(winner, by)
