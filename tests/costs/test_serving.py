@@ -242,7 +242,7 @@ def test_links_and_stages_on_one_device() -> None:
     stages = tuple(Stage((i, i + 1), (i,), devices=(name,)) for i, name in enumerate("aab"))
     layout = Layout({"pp": 3}, stages)
     assert costs.link(layout, 0, 1) == FREE
-    assert costs.link(layout, 1, 2) == LinkCost(1e-4, 1e8)
+    assert costs.link(layout, 1, 2) == LinkCost(1e-4, 1e8, buffered=True)
     assert costs.speeds(layout, [Running(stage, 0) for stage in range(3)]) == (0.5, 0.5, 1.0)
 
 
