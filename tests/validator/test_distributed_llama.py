@@ -170,13 +170,14 @@ def line(**changes: str) -> Record:
             {"model": "Llama 3 9B"},
             "no model 'Llama 3 9B' in the tables of distributed-llama: did you mean 'Llama 3 8B'?",
         ),
-        ({"total_ms": "fast"}, "total_ms is 'fast', not a number"),
-        ({"compute_ms": "0"}, "compute_ms is 0, but must be above 0"),
-        ({"network_ms": "-1"}, "network_ms is -1, but must be at least 0"),
-        ({"nodes": "1.5"}, "nodes is '1.5', but must be a whole number from 1 on"),
+        ({"total_ms": "fast"}, "total_ms is 'fast', but must be a number above 0"),
+        ({"compute_ms": "0"}, "compute_ms is '0', but must be a number above 0"),
+        ({"network_ms": "-1"}, "network_ms is '-1', but must be a number from 0 on"),
+        ({"nodes": "1.5"}, "nodes is '1.5', but must be a whole number from 1 to 1,024"),
     ],
 )
 def test_bad_lines(changes: dict[str, str], message: str) -> None:
     with pytest.raises(SpecError) as raised:
         validate(SPEED, [line(**changes)])
-    assert str(raised.value) == message
+    place = ", ".join(f"{column} {text}" for column, text in list(line(**changes).items())[:4])
+    assert str(raised.value) == f"the row {place}: {message}"

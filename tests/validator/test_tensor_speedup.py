@@ -83,7 +83,10 @@ def test_the_models_are_those_published() -> None:
 def test_another_table_is_refused() -> None:
     with pytest.raises(SpecError) as caught:
         tensor_speedup.validate("made", [{"variable": "gpus(dp)", "value": "2", "result": "1.9"}])
-    assert str(caught.value) == "a row varies 'gpus(dp)'; known: gpus(tp), heads"
+    assert (
+        str(caught.value)
+        == "the row variable gpus(dp), value 2, result 1.9: unknown variable 'gpus(dp)': did you mean 'gpus(tp)'?"
+    )
 
 
 def test_columns_are_those_of_the_tables() -> None:

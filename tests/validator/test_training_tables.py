@@ -164,15 +164,16 @@ def test_a_run_that_fits_nowhere_is_predicted_with_the_smallest_micro_batch() ->
 @pytest.mark.parametrize(
     ("changed", "words"),
     [
-        ({"gpus": "4"}, "tp 8, pp 4, dp 0, batch 1792 has a figure below 1: are there fewer GPUs than tp × pp?"),
-        ({"heads": "7"}, "tp 8, pp 4, dp 32, batch 1792 has hidden 10240, which 7 heads do not divide"),
-        ({"layers": "3"}, "tp 8, pp 4, dp 32, batch 1792 has 4 stages, but the model only 3 layers"),
+        ({"gpus": "4"}, "gpus is 4, but must be a multiple of tp × pp, 32"),
+        ({"heads": "7"}, "a run with tp 8, pp 4, dp 32, batch 1792 has hidden 10240, which 7 heads do not divide"),
+        ({"layers": "3"}, "a run with tp 8, pp 4, dp 32, batch 1792 has 4 stages, but the model only 3 layers"),
     ],
 )
 def test_rows_that_cannot_be(changed: dict[str, str], words: str) -> None:
     with pytest.raises(SpecError) as caught:
-        predict(megatron.run_of(record(**changed)), OLDER)
-    assert str(caught.value) == f"a row with {words}"
+        megatron.validate("mine", [record(**changed)])
+    place = ", ".join(f"{column} {text}" for column, text in list(record(**changed).items())[:4])
+    assert str(caught.value) == f"the row {place}: {words}"
 
 
 def test_a_batch_that_does_not_divide_is_rounded_down() -> None:
@@ -199,10 +200,16 @@ def test_choices_and_ranks() -> None:
 
 
 def test_an_unknown_experiment_and_an_unknown_model() -> None:
+    layer = {**table("korthikanti2022_table4_layer")[0], "experiment": "full recomputed"}
     with pytest.raises(SpecError) as caught:
-        korthikanti.layer_seconds("full recomputed", SELENE)
-    assert str(caught.value) == "unknown experiment 'full recomputed': did you mean 'full recompute'?"
+        korthikanti.validate_layers("mine", [layer])
+    assert str(caught.value) == (
+        "the row experiment full recomputed, forward_ms 7.7, backward_ms 11.9, combined_ms 19.6: "
+        "unknown experiment 'full recomputed': did you mean 'full recompute'?"
+    )
     rows = [{**table("korthikanti2022_530b_dp8")[0], "model": "540B"}]
     with pytest.raises(SpecError) as caught:
         korthikanti.validate_scaled("mine", rows)
-    assert str(caught.value) == "table mine: unknown model '540B': did you mean '530B'?"
+    assert str(caught.value) == (
+        "the row model 540B, gpus 280, tp 8, pp 35: unknown model '540B': did you mean '530B'?"
+    )

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from plait.costs.collectives import ring_channel, ring_s
 from plait.units import format_bytes
+from plait.validator.cells import number, text, whole
 from plait.validator.table import Compared, Record, Validation
 
 COLUMNS = frozenset({"gpu", "n_gpus", "size_bytes", "out_of_place_us"})
@@ -21,8 +22,8 @@ def validate(name: str, records: Sequence[Record]) -> list[Validation]:
     """One fit for each machine and number of GPUs, on rows that `calibrated_on` names; judged on the others."""
     series: dict[tuple[str, int], Points] = {}
     for record in records:
-        points = series.setdefault((record["gpu"], int(record["n_gpus"])), [])
-        points.append((float(record["size_bytes"]), float(record["out_of_place_us"]) * 1e-6))
+        points = series.setdefault((text(record, "gpu"), whole(record, "n_gpus", least=2, most=10**6)), [])
+        points.append((number(record, "size_bytes"), number(record, "out_of_place_us") * 1e-6))
     return [
         _validation(name, series, "all-reduce by one latency and bandwidth", few=True),
         _validation(name, series, "all-reduce by bandwidth over size", few=False),
@@ -52,6 +53,7 @@ def _compared(name: str, ranks: int, points: Points, *, few: bool) -> list[Compa
             ring_s(size, ranks, channel, rounds=2) * 1e6,
             "µs",
             calibrated=(size, seconds) in chosen,
+            group=name,
         )
         for size, seconds in points
     ]

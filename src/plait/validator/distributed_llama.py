@@ -6,18 +6,24 @@ squares each time: none is written down here.
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import combinations
+from math import inf
 from statistics import fmean
 from typing import NamedTuple
 
 import numpy as np
 
 from plait.errors import SpecError
+from plait.spec.model import ModelSpec
+from plait.validator.cells import has, number, reading, text, where, whole
 from plait.validator.distributed_llama_model import (
-    SPECS,
+    BUFFER_BYTES,
+    GIGABIT,
+    PI_5_FLOPS,
     Profile,
     exchanged,
     kilobytes,
@@ -58,7 +64,7 @@ the most rows, on the fewest machines."""
 
 
 class Row(NamedTuple):
-    """A line of the table, in seconds."""
+    """A line of the table, in seconds. `version` names device and link too where they are not the Pi 5 and 1 Gb/s."""
 
     version: str
     model: str
@@ -67,6 +73,8 @@ class Row(NamedTuple):
     total_s: float
     compute_s: float
     network_s: float
+    flops: float = PI_5_FLOPS
+    link: float = GIGABIT
 
     @property
     def name(self) -> str:
@@ -76,30 +84,52 @@ class Row(NamedTuple):
 
 def read_row(record: Record) -> Row:
     """A line of the speed table. Errors: SpecError."""
-    model = known_model(record["model"].split(" (")[0]).name
-    total_s, compute_s = number(record, "total_ms") / 1e3, number(record, "compute_ms") / 1e3
-    network_s = number(record, "network_ms", positive=False) / 1e3
+    weights = record["weights"].strip().upper() if has(record, "weights") else WEIGHTS
+    if weights != WEIGHTS:
+        raise SpecError(f"{where(record)}: weights is {record['weights']!r}, but only {WEIGHTS} is predicted")
+    device = record["device"].strip() if has(record, "device") else PI_5
+    link, version = _link(record), text(record, "version")
+    known = device.lower().startswith(PI_5.lower())
     return Row(
-        record["version"], model, record.get("sync_buffer", "Q80"), _nodes(record), total_s, compute_s, network_s
+        version + ("" if known else f" on {device}") + ("" if link == GIGABIT else f" over {8 * link / 1e9:g} Gb/s"),
+        _model(record).name,
+        _buffer(record),
+        _nodes(record),
+        number(record, "total_ms") / 1e3,
+        number(record, "compute_ms") / 1e3,
+        number(record, "network_ms", least=0) / 1e3,
+        PI_5_FLOPS if known else inf,
+        link,
     )
 
 
+PI_5, WEIGHTS = "Raspberry Pi 5", "Q40"
+
+
+def _model(record: Record) -> ModelSpec:
+    """What stands in brackets after a model's name is a remark."""
+    name = text(record, "model")
+    with reading(record):
+        return known_model(name.split(" (")[0])
+
+
+def _buffer(record: Record) -> str:
+    return text(record, "sync_buffer", BUFFER_BYTES) if has(record, "sync_buffer") else "Q80"
+
+
 def _nodes(record: Record) -> int:
-    nodes = number(record, "nodes")
-    if nodes < 1 or nodes != int(nodes):
-        raise SpecError(f"nodes is {record['nodes']!r}, but must be a whole number from 1 on")
-    return int(nodes)
+    return whole(record, "nodes", most=1024)
 
 
-def number(record: Record, column: str, *, positive: bool = True) -> float:
-    """A figure of a line. Errors: SpecError where it is none, negative, or 0 where it must be `positive`."""
-    try:
-        value = float(record[column])
-    except (KeyError, ValueError):
-        raise SpecError(f"{column} is {record.get(column)!r}, not a number") from None
-    if not (value > 0 if positive else value >= 0):
-        raise SpecError(f"{column} is {value:g}, but must be {'above 0' if positive else 'at least 0'}")
-    return value
+def _link(record: Record) -> float:
+    """Bytes/s of what the line calls its link: ``GbE`` is 1 Gb/s, as is no word, ``2.5 GbE`` 2.5. Errors: SpecError."""
+    words = record.get("link", "").lower()
+    found = re.search(r"(?<![\w.])(\d+(?:\.\d+)?)\s*(?:gbe|gb/s|gbit|gbps)", words)
+    if found and float(found[1]) > 0:
+        return float(found[1]) * GIGABIT
+    if words and not re.search("gbe|gigabit|switch", words):
+        raise SpecError(f"{where(record)}: link is {record['link']!r}, but must say how fast it is: GbE, 2.5 GbE, …")
+    return GIGABIT
 
 
 def profiles(rows: Sequence[Row]) -> dict[str, Profile]:
@@ -127,7 +157,7 @@ def _fitted(version: str, rows: Sequence[Row], others: Mapping[str, Profile]) ->
     own = [row for row in rows if row.version == version]
     source = CALIBRATIONS.get(version, Calibration(())).latency_of
     words = ", ".join(f"{row.model} on {row.nodes}" for row in own)
-    profile = replace(_fit_compute(own), calibrated_on=words)
+    profile = replace(_fit_compute(own), calibrated_on=words, flops=own[0].flops, link=own[0].link)
     if source is None or source not in others:
         return _fit_network(profile, own, fit_latency=True)
     words = f"{words}, with the latency of {source}"
@@ -142,12 +172,14 @@ def _fit_compute(rows: Sequence[Row]) -> Profile:
     """
     table = []
     for row in rows:
-        spec = SPECS[row.model]
+        spec = known_model(row.model)
         layers, head = read_bytes(spec, row.nodes)
         values = spec.layers * spec.hidden
         columns = (layers, head, values) if len(rows) > 2 else (layers + head, 0.0, values if len(rows) > 1 else 0.0)
         table.append([value / row.total_s for value in columns])
     layer, head, alone = nonnegative_fit(table, [row.compute_s / row.total_s for row in rows])
+    if layer <= 0:
+        raise SpecError(f"{rows[0].version}: no memory bandwidth fits its rows: {', '.join(row.name for row in rows)}")
     return Profile(1 / layer, head / layer if len(rows) > 2 else 1.0, alone)
 
 
@@ -156,7 +188,7 @@ def _fit_network(profile: Profile, rows: Sequence[Row], *, fit_latency: bool) ->
     table, target = [], []
     for row in rows:
         if row.nodes > 1:
-            spec = SPECS[row.model]
+            spec = known_model(row.model)
             known = predict(replace(profile, lag=0.0), row.version, spec, row.nodes, row.buffer).network_s
             share_s = read_bytes(spec, row.nodes)[0] / profile.bandwidth
             messages = exchanged(row.version, spec, row.nodes).waits * spec.layers * (row.nodes - 1)
@@ -199,7 +231,7 @@ def _validate_speed(name: str, records: Sequence[Record]) -> tuple[Validation, .
     found = profiles(rows)
     compared, predicted_s = [], {}
     for row in rows:
-        prediction = predict(found[row.version], row.version, SPECS[row.model], row.nodes, row.buffer)
+        prediction = predict(found[row.version], row.version, known_model(row.model), row.nodes, row.buffer)
         predicted_s[row] = sum(prediction)
         note = f"computing {prediction.compute_s * 1e3:.0f} ms, waiting {prediction.network_s * 1e3:.0f} ms"
         calibrated = is_calibrated(row, rows)
@@ -238,11 +270,11 @@ def _note(series: Sequence[Sequence[Row]], regrets: Sequence[float], rows: Seque
 def _validate_transfer(name: str, records: Sequence[Record]) -> tuple[Validation, ...]:
     quantities: dict[str, list[Compared]] = {"kB a token": [], "kB sent by the root": [], "kB received by the root": []}
     for record in records:
-        version, nodes, buffer = record["version"], _nodes(record), record["sync_buffer"]
-        sent, received = kilobytes(version, known_model(record["model"]), nodes, buffer)
+        version, nodes, buffer = text(record, "version"), _nodes(record), text(record, "sync_buffer", BUFFER_BYTES)
+        sent, received = kilobytes(version, _model(record), nodes, buffer)
         row = f"{version}, {record['model']}, {buffer}, {nodes} machines"
         columns = ("total_kB", sent + received), ("sent_kB", sent), ("received_kB", received)
         for rows, (column, predicted) in zip(quantities.values(), columns, strict=True):
-            if record.get(column):
+            if has(record, column):
                 rows.append(Compared(row, number(record, column), predicted, "kB"))
     return tuple(Validation(name, quantity, tuple(rows), _COUNTED) for quantity, rows in quantities.items() if rows)

@@ -12,6 +12,7 @@ What is read from memory is `costs.serving`'s.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import inf
@@ -21,6 +22,7 @@ from plait.costs.serving import ServingModel
 from plait.errors import SpecError, nearest
 from plait.spec.cluster import Cluster, Device, Host, Link
 from plait.spec.model import ModelSpec, Rope
+from plait.spec.presets import model_preset, preset_names
 
 GIGABIT = 1e9 / 8
 """Bytes/s of the Ethernet that the table names."""
@@ -61,6 +63,8 @@ SPECS: Mapping[str, ModelSpec] = {
         _llama("Llama 3 70B", 80, 8192, 64, 8, 28672, 128256),
         _llama("Llama 3.1 8B", 32, 4096, 32, 8, 14336, 128256),
         _llama("Llama 3.1 70B", 80, 8192, 64, 8, 28672, 128256),
+        _llama("Llama 3.1 405B", 126, 16384, 128, 8, 53248, 128256),
+        _llama("Llama 3.3 70B", 80, 8192, 64, 8, 28672, 128256),
         _llama("Llama 3.2 1B", 16, 2048, 32, 8, 8192, 128256),
         _llama("Llama 3.2 3B", 28, 3072, 24, 8, 8192, 128256),
         _llama("TinyLlama 1.1B", 22, 2048, 32, 4, 5632, 32000),
@@ -105,15 +109,13 @@ def _summed(spec: ModelSpec, nodes: int) -> Sent:
     return Sent(2 * (nodes - 1) * spec.hidden, 2 * (nodes - 1) * spec.hidden, 2)
 
 
-_WAYS = {"PR64": _summed, "0.11": _summed, "0.7": _half_summed, "0.6": _half_summed}
-
-
 def exchanged(version: str, spec: ModelSpec, nodes: int) -> Sent:
-    """What a version's root exchanges with its workers in each layer."""
-    for begin, way in _WAYS.items():
-        if version.startswith(begin):
-            return way(spec, nodes)
-    return _gathered(spec, nodes)
+    """What a version's root exchanges with its workers in each layer: by its number, or pull request 64 by its name."""
+    found = re.search(r"(\d+)\.(\d+)", version)
+    numbered = (int(found[1]), int(found[2])) if found else (0, 0)
+    if version.startswith("PR64") or numbered >= (0, 8):
+        return _summed(spec, nodes)
+    return _half_summed(spec, nodes) if numbered >= (0, 4) else _gathered(spec, nodes)
 
 
 def kilobytes(version: str, spec: ModelSpec, nodes: int, buffer: str) -> tuple[int, int]:
@@ -130,6 +132,7 @@ class Profile:
     `bandwidth`: bytes/s at which it reads Q40 weights. `head`: how many times longer a byte of the LM head takes than
     one of the layers. `alone_s`: of the root alone, for each value of [layers, hidden]. `lag`: how much longer than the
     root its workers take for their share. `latency_s`: a message to a worker and back.
+    `flops`: of the device, infinite where nothing is known of it. `link`: bytes/s.
     """
 
     bandwidth: float
@@ -138,6 +141,8 @@ class Profile:
     lag: float = 0.0
     latency_s: float = 0.0
     calibrated_on: str = ""
+    flops: float = PI_5_FLOPS
+    link: float = GIGABIT
 
 
 class Predicted(NamedTuple):
@@ -157,7 +162,7 @@ def predict(profile: Profile, version: str, spec: ModelSpec, nodes: int, buffer:
     head_s = profile.head * (model.last_s("root", 1, 1) + model.first_s("root", 1))
     compute_s = root_s + head_s + profile.alone_s * spec.layers * spec.hidden
     each = exchanged(version, spec, nodes)
-    wire_s = (each.sent + each.received) * spec.layers * BUFFER_BYTES[buffer] / GIGABIT
+    wire_s = (each.sent + each.received) * spec.layers * BUFFER_BYTES[buffer] / profile.link
     messages_s = each.waits * spec.layers * (nodes - 1) * profile.latency_s
     return Predicted(compute_s, wire_s + messages_s + max(0.0, worker_s - root_s))
 
@@ -172,10 +177,12 @@ def _cluster(profile: Profile, nodes: int) -> Cluster:
     return Cluster(
         tuple(Host(f"{name}'s machine") for name in names),
         tuple(
-            Device(name, f"{name}'s machine", 8 * 2**30, {"float32": PI_5_FLOPS}, bandwidth)
+            Device(name, f"{name}'s machine", 8 * 2**30, {"float32": profile.flops}, bandwidth)
             for name, bandwidth in zip(names, bandwidths, strict=True)
         ),
-        tuple(Link(one, other, profile.latency_s / 2, GIGABIT) for one in names for other in names if one != other),
+        tuple(
+            Link(one, other, profile.latency_s / 2, profile.link) for one in names for other in names if one != other
+        ),
     )
 
 
@@ -188,7 +195,13 @@ def read_bytes(spec: ModelSpec, nodes: int) -> tuple[float, float]:
 
 
 def known_model(name: str) -> ModelSpec:
-    """The model of that name. Errors: SpecError."""
-    if name not in SPECS:
+    """The model of that name, of these tables or a preset's (``Qwen 3 8B``). Errors: SpecError."""
+    plain = {known.lower().replace(" ", ""): spec for known, spec in SPECS.items()}
+    found = plain.get(name.lower().replace(" ", ""))
+    if found is not None:
+        return found
+    presets = {preset.replace("-", ""): preset for preset in preset_names()["models"]}
+    preset = presets.get(name.lower().replace(" ", "").replace("-", ""))
+    if preset is None:
         raise SpecError(f"no model {name!r} in the tables of distributed-llama: {nearest(name, SPECS)}")
-    return SPECS[name]
+    return model_preset(preset)

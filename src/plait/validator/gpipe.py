@@ -14,6 +14,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from plait.errors import SpecError
+from plait.validator.cells import has, number, text, where, whole
 from plait.validator.table import Compared, Record, Validation
 
 COLUMNS = frozenset({"table", "model", "hardware", "K", "M", "normalised_throughput"})
@@ -55,33 +57,43 @@ def slowest_share(speed: float, micro_batches: int) -> float:
 def validate(name: str, records: Sequence[Record]) -> list[Validation]:
     """GPipe's tables 2 and 3: a validation for each kind of model and of M."""
     found: list[Validation] = []
-    for table, base in (("table2", (2, 1)), ("table3", (2, MANY))):
-        for family in ("Transformer", "AmoebaNet"):
-            runs = [
-                Run(record["model"], int(record["K"]), int(record["M"]), float(record["normalised_throughput"]))
-                for record in records
-                if record["table"] == table and record["model"].startswith(family)
-            ]
-            where = f"{family}, {table.replace('table', 'table ')}"
-            found += _alone(name, where, runs, base)
-            if base == (2, 1) and family == "AmoebaNet":
-                found += _with_slowest(name, where, runs)
+    lines = [(_table(record), _run(record, "K", "M", "normalised_throughput")) for record in records]
+    families = dict.fromkeys(("Transformer", *(run.model.partition("-")[0] for _, run in lines)))
+    for table, base in _BASES.items():
+        for family in families:
+            runs = [run for of, run in lines if of == table and run.model.partition("-")[0] == family]
+            where_from = f"{family}, {table.replace('table', 'table ')}"
+            found += _alone(name, where_from, runs, base)
+            if base == (2, 1) and family != "Transformer":
+                found += _with_slowest(name, where_from, runs)
     return found
+
+
+_BASES = {"table2": (2, 1), "table3": (2, MANY)}
+"""By table the partitions and micro-batches that its throughputs are relative to."""
+
+
+def _table(record: Record) -> str:
+    found = text(record, "table").lower().replace(" ", "")
+    if found not in _BASES:
+        raise SpecError(f"{where(record)}: table is {record['table']!r}, but must be {' or '.join(_BASES)}")
+    return found
+
+
+def _run(record: Record, partitions: str, micro_batches: str, speed: str) -> Run:
+    parts, count = whole(record, partitions, most=10**4), whole(record, micro_batches, most=10**6)
+    return Run(text(record, "model"), parts, count, number(record, speed))
 
 
 def validate_torchgpipe(name: str, records: Sequence[Record]) -> list[Validation]:
     """The rows that say how many micro-batches there were, relative to the same model's K = 2, M = 1."""
-    told = [record for record in records if record["micro_batches"]]
-    speeds = {
-        (record["model"], int(record["partitions"]), int(record["micro_batches"])): float(record["value"])
-        for record in told
-    }
-    runs = [
-        Run(model, parts, count, speed / speeds[model, 2, 1])
-        for (model, parts, count), speed in speeds.items()
-        if (model, 2, 1) in speeds
-    ]
-    note = f"; {len(records) - len(runs)} rows do not say how many micro-batches they had: left out"
+    told = [_run(record, "partitions", "micro_batches", "value") for record in records if has(record, "micro_batches")]
+    bases = {run.model: run.speed for run in told if (run.partitions, run.micro_batches) == (2, 1)}
+    runs = [run._replace(speed=run.speed / bases[run.model]) for run in told if run.model in bases]
+    silent = sum(not has(record, "micro_batches") for record in records)
+    note = f"; {silent} rows do not say how many micro-batches they had: left out" if silent else ""
+    if len(told) > len(runs):
+        note += f"; {len(told) - len(runs)} rows are of models without K = 2, M = 1: left out"
     return [*_alone(name, "speed", runs, (2, 1), note), *_with_slowest(name, "speed", runs, note)]
 
 
@@ -102,6 +114,9 @@ def _alone(name: str, where: str, runs: Sequence[Run], base: tuple[int, int], no
 
 def _with_slowest(name: str, where: str, runs: Sequence[Run], note: str = "") -> list[Validation]:
     """A slowest partition for every model and K, from its row of M = 32."""
+    for run in runs:
+        if run.micro_batches == MANY and run.speed >= MANY:
+            raise SpecError(f"table {name}: {run.name} has {run.speed:g} {_unit((2, 1))}, but less than {MANY} can be")
     shares = {(run.model, run.partitions): slowest_share(run.speed, MANY) for run in runs if run.micro_batches == MANY}
     rows = tuple(
         Compared(

@@ -14,17 +14,22 @@ from plait.costs.work import model_flops
 from plait.errors import SpecError, nearest
 from plait.plans.split import Recompute, Split, TrainingSetup
 from plait.spec.job import TrainingJob
-from plait.validator.published import Run, Shape, a100_hosts, gpt, number, predict
+from plait.validator.cells import has, number, reading, text, where, whole
+from plait.validator.devices import ground, is_named
+from plait.validator.published import Run, Shape, a100_hosts, gpt, optional, predict, read_degrees, read_shape
 from plait.validator.table import Compared, Record, Validation
 
 COLUMNS = frozenset(
     {
-        "heads", "hidden", "layers", "tp", "pp", "interleave", "gpus", "global_batch", "micro_batch", "seq",
-        "iter_full_recompute_s", "iter_selective_sp_s",
+        "heads", "hidden", "layers", "tp", "pp", "gpus", "global_batch", "micro_batch", "seq",
     }
 )  # fmt: skip
+STEP_COLUMNS = frozenset({"iter_full_recompute_s", "iter_selective_sp_s"})
+"""One of them is enough."""
+
 LAYER_COLUMNS = frozenset({"experiment", "forward_ms", "backward_ms"})
-SCALED_COLUMNS = frozenset({"model", "gpus", "tp", "pp", "dp", "iter_s", "mfu_pct"})
+SCALED_COLUMNS = frozenset({"model", "gpus", "tp", "pp", "dp"})
+SCALED_ONE_OF = frozenset({"iter_s", "mfu_pct"})
 
 PROFILE = "a100"
 """The machine's figures with that year's software."""
@@ -64,37 +69,31 @@ def validated(name: str, records: Sequence[Record], profile: Profile) -> Validat
     """As `validate`, with any profile."""
     rows: list[Compared] = []
     for record in records:
-        for column, (recompute, split) in _COLUMNS.items():
-            if record[column]:
-                rows.append(_compared(record, float(record[column]), recompute, split, profile))
+        told = [column for column in _COLUMNS if has(record, column)]
+        if not told:
+            raise SpecError(f"{where(record)}: it has no step time in {' or '.join(_COLUMNS)}")
+        rows += [_compared(record, column, *_COLUMNS[column], profile) for column in told]
     return Validation(name, "step time", tuple(rows), profile.calibrated_on)
 
 
-def _compared(record: Record, published: float, recompute: Recompute, split: bool, profile: Profile) -> Compared:
-    shape = Shape(
-        int(record["hidden"]),
-        int(record["heads"]),
-        int(record["layers"]),
-        int(record["seq"]),
-        number(record, "vocab", default=_VOCAB),
-    )
-    tp, pp, gpus = int(record["tp"]), int(record["pp"]), int(record["gpus"])
-    run = Run(
-        shape,
-        tp,
-        pp,
-        gpus // (tp * pp),
-        int(record["global_batch"]),
-        int(record["micro_batch"]),
-        int(record["interleave"]),
-        recompute,
-        split,
-    )
-    named = MODELS.get(RESIDUE_MODEL)
-    calibrated = named == run._replace(recompute="selective", sequence_split=True)
-    name = f"{record.get('model') or shape.hidden} {recompute}{' + sequence split' if split else ''}"
-    note = profile.note(shape.hidden, gpus)
-    return Compared(name, published, predict(run, profile).estimate.step_s, "s", calibrated, note)
+def _compared(record: Record, column: str, recompute: Recompute, split: bool, profile: Profile) -> Compared:
+    with reading(record):
+        run = Run(
+            read_shape(record, ("hidden", "heads", "layers", "seq"), _VOCAB),
+            *read_degrees(record),
+            whole(record, "global_batch"),
+            whole(record, "micro_batch"),
+            optional(record, "interleave"),
+            recompute,
+            split,
+        )
+        devices = run.tp * run.pp * run.dp
+        on = ground(record, profile, devices)
+        seconds = predict(run, on.profile, machine=on.machine).estimate.step_s
+    same = MODELS[RESIDUE_MODEL] == run._replace(recompute="selective", sequence_split=True)
+    name = f"{record.get('model') or run.shape.hidden} {recompute}{' + sequence split' if split else ''}"
+    notes = [on.words, on.profile.note(run.shape.hidden, devices) if on.own else ""]
+    return Compared(name, number(record, column), seconds, "s", on.own and same, "; ".join(filter(None, notes)))
 
 
 def validate_layers(name: str, records: Sequence[Record]) -> list[Validation]:
@@ -106,10 +105,12 @@ def validated_layers(name: str, records: Sequence[Record], profile: Profile) -> 
     """As `validate_layers`, with any profile."""
     rows = []
     for record in records:
-        forward_s, backward_s = layer_seconds(record["experiment"], profile)
-        for column, seconds in (("forward_ms", forward_s), ("backward_ms", backward_s)):
-            words = f"{record['experiment']}, {column.removesuffix('_ms')}"
-            rows.append(Compared(words, float(record[column]), seconds * 1e3, "ms", calibrated=True))
+        experiment = text(record, "experiment", _EXPERIMENTS)
+        if not is_named(record, "a100"):
+            raise SpecError(f"{where(record)}: layer times are of one model on 8 A100, not of another device")
+        for column, seconds in zip(("forward_ms", "backward_ms"), layer_seconds(experiment, profile), strict=True):
+            words = f"{experiment}, {column.removesuffix('_ms')}"
+            rows.append(Compared(words, number(record, column), seconds * 1e3, "ms", calibrated=True))
     return Validation(
         name, "layer time", tuple(rows), profile.calibrated_on, note="the profile was fitted on these rows"
     )
@@ -136,21 +137,24 @@ def validated_scaled(name: str, records: Sequence[Record], profile: Profile) -> 
     """As `validate_scaled`, with any profile. Where a row has no seconds they follow from its MFU."""
     rows = []
     for record in records:
-        if record["model"] not in MODELS:
-            raise SpecError(f"table {name}: unknown model {record['model']!r}: {nearest(record['model'], MODELS)}")
-        one, dp = MODELS[record["model"]], int(record["dp"])
-        full = "full recompute" in record.get("note", "")
-        run = one._replace(
-            dp=dp, batch=one.batch * dp, recompute="full" if full else "selective", sequence_split=not full
-        )
-        seconds = predict(run, profile).estimate.step_s
-        words = f"{record['model']} on {record['gpus']}{', full recompute' if full else ''}"
-        rows.append(Compared(words, _published_s(record, run), seconds, "s"))
+        one = MODELS[text(record, "model", MODELS)]
+        with reading(record):
+            tp, pp, dp = read_degrees(record)
+            full = "full recompute" in record.get("note", "")
+            run = one._replace(
+                tp=tp, pp=pp, dp=dp, batch=one.batch * dp, recompute="full" if full else "selective"
+            )._replace(sequence_split=not full)
+            on = ground(record, profile, tp * pp * dp)
+            seconds = predict(run, on.profile, machine=on.machine).estimate.step_s
+        words = f"{record['model']} on {tp * pp * dp}{', full recompute' if full else ''}"
+        notes = [on.words, on.profile.note(run.shape.hidden, tp * pp * dp) if on.own else ""]
+        same = on.own and record["model"] == RESIDUE_MODEL and dp == 1
+        rows.append(Compared(words, _published_s(record, run), seconds, "s", same, "; ".join(filter(None, notes))))
     return Validation(name, "step time with replicas", tuple(rows), profile.calibrated_on)
 
 
 def _published_s(record: Record, run: Run) -> float:
-    if record["iter_s"]:
-        return float(record["iter_s"])
+    if has(record, "iter_s"):
+        return number(record, "iter_s")
     flops = model_flops(gpt(run.shape), run.batch, run.shape.sequence)
-    return flops / (int(record["gpus"]) * _PEAK * float(record["mfu_pct"]) / 100)
+    return flops / (run.tp * run.pp * run.dp * _PEAK * number(record, "mfu_pct") / 100)

@@ -9,8 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from plait.costs.profiles import Profile, profile_named
-from plait.costs.work import model_flops
-from plait.validator.published import Run, Shape, gpt, integer, number, predict
+from plait.costs.work import model_flops, model_parameters
+from plait.validator.cells import number, reading, whole
+from plait.validator.devices import ground
+from plait.validator.published import Run, gpt, optional, predict, read_degrees, read_shape
 from plait.validator.table import Compared, Record, Validation
 
 COLUMNS = frozenset({"heads", "hidden", "layers", "tp", "pp", "gpus", "global_batch", "seq", "tflops_per_gpu"})
@@ -40,22 +42,13 @@ _NOTE = (
 
 def run_of(record: Record) -> Run:
     """The row as a run. Micro-batch and virtual stages are used where a table has them."""
-    tp, pp, gpus = int(record["tp"]), int(record["pp"]), int(record["gpus"])
-    shape = Shape(
-        int(record["hidden"]),
-        int(record["heads"]),
-        int(record["layers"]),
-        int(record["seq"]),
-        number(record, "vocab", default=_VOCAB),
-    )
+    shape = read_shape(record, ("hidden", "heads", "layers", "seq"), _VOCAB)
     return Run(
         shape,
-        tp,
-        pp,
-        gpus // (tp * pp),
-        int(record["global_batch"]),
-        integer(record, "micro_batch"),
-        integer(record, "interleave", "virtual"),
+        *read_degrees(record),
+        whole(record, "global_batch"),
+        optional(record, "micro_batch"),
+        optional(record, "interleave"),
         "full",
     )
 
@@ -64,14 +57,22 @@ def step_s(record: Record) -> float:
     """Published seconds of a step: FLOP of a step with the recomputed forward ÷ what all devices reach together."""
     run = run_of(record)
     flops = model_flops(gpt(run.shape), run.batch, run.shape.sequence, "full")
-    return flops / (int(record["gpus"]) * float(record["tflops_per_gpu"]) * 1e12)
+    return flops / (run.tp * run.pp * run.dp * number(record, "tflops_per_gpu") * 1e12)
 
 
 def _compared(record: Record, profile: Profile) -> Compared:
-    run = run_of(record)
-    found = predict(run, profile)
-    name = f"{record.get('params_B') or run.shape.hidden}B on {record['gpus']}"
+    with reading(record):
+        run = run_of(record)
+        published, devices = step_s(record), run.tp * run.pp * run.dp
+        on = ground(record, profile, devices)
+        found = predict(run, on.profile, machine=on.machine)
     setup = found.setup
+    name = f"{record.get('params_B') or gpt_billions(run)}B on {devices}"
     chosen = f"micro-batch {setup.micro_batch}, {setup.virtual} virtual"
-    note = f"{chosen}; {profile.note(run.shape.hidden, int(record['gpus']))}"
-    return Compared(name, step_s(record), found.estimate.step_s, "s", note=note)
+    notes = [chosen, on.words, on.profile.note(run.shape.hidden, devices) if on.own else ""]
+    return Compared(name, published, found.estimate.step_s, "s", note="; ".join(filter(None, notes)))
+
+
+def gpt_billions(run: Run) -> str:
+    """Parameters in billions, for a line that does not name its model."""
+    return f"{model_parameters(gpt(run.shape)).total / 1e9:.3g}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from itertools import pairwise
@@ -16,7 +16,7 @@ from plait.spec.cluster import Network
 from plait.spec.job import TrainingJob
 from plait.spec.model import ModelSpec
 from plait.spec.presets import cluster_preset, device_preset
-from plait.validator.table import Record
+from plait.validator.cells import Record, has, where, whole
 
 DEVICES_PER_HOST = 8
 
@@ -102,15 +102,18 @@ def even_cut(layers: int, stages: int) -> Cut:
     return tuple(pairwise(ends))
 
 
-def predict(run: Run, profile: Profile, adapters: int = DEVICES_PER_HOST) -> Predicted:
+def predict(run: Run, profile: Profile, adapters: int = DEVICES_PER_HOST, machine: Machine | None = None) -> Predicted:
     """The step's prediction. What the table does not say is what the model itself would choose. Errors: SpecError.
+
+    `machine`: by default A100 hosts with so many adapters.
 
     Micro-batch: the fastest power of two that fits the memory. Virtual stages: the smallest number above 1 that divides
     a position's layers, if micro-batches divide by the positions.
     """
     _require(run)
     job = TrainingJob(run.batch, run.shape.sequence, "float16", "unfused")
-    model = TrainingModel(gpt(run.shape), job, a100_hosts(run.tp * run.pp * run.dp, adapters), profile)
+    hosts = a100_hosts(run.tp * run.pp * run.dp, adapters) if machine is None else machine
+    model = TrainingModel(gpt(run.shape), job, hosts, profile)
     best: Predicted | None = None
     for micro_batch in _micro_batches(run):
         setup = _setup(run, micro_batch)
@@ -126,15 +129,16 @@ def predict(run: Run, profile: Profile, adapters: int = DEVICES_PER_HOST) -> Pre
 
 def _require(run: Run) -> None:
     """Degrees and sizes that can be. Errors: SpecError."""
-    words = f"a row with tp {run.tp}, pp {run.pp}, dp {run.dp}, batch {run.batch}"
-    given = (run.tp, run.pp, run.dp, run.batch, run.micro_batch or 1, run.virtual or 1, *run.shape)
-    if min(given) < 1:
-        raise SpecError(f"{words} has a figure below 1: are there fewer GPUs than tp × pp?")
+    words = f"a run with tp {run.tp}, pp {run.pp}, dp {run.dp}, batch {run.batch}"
     if run.shape.hidden % run.shape.heads:
         raise SpecError(f"{words} has hidden {run.shape.hidden}, which {run.shape.heads} heads do not divide")
+    if run.tp > run.shape.heads:
+        raise SpecError(f"{words} has fewer heads ({run.shape.heads}) than tp")
     stages = run.pp * (run.virtual or 1)
     if stages > run.shape.layers:
         raise SpecError(f"{words} has {stages} stages, but the model only {run.shape.layers} layers")
+    if (run.micro_batch or 1) * run.dp > run.batch:
+        raise SpecError(f"{words} has too small a batch: a micro-batch of {run.micro_batch or 1} for every replica")
 
 
 def _micro_batches(run: Run) -> Iterable[int]:
@@ -166,15 +170,33 @@ def _virtual(run: Run, count: int) -> int:
     return next((number for number in range(2, held + 1) if held % number == 0), 1)
 
 
-def integer(record: Record, *names: str, default: int | None = None) -> int | None:
-    """The first of these columns that has a value, as an integer."""
-    for name in names:
-        if record.get(name):
-            return int(float(record[name]))
-    return default
+def read_shape(record: Record, columns: Sequence[str], vocab: int) -> Shape:
+    """The model of a line: `columns` of hidden size, heads, layers and sequence. Errors: SpecError.
+
+    `vocab`: where the line does not say.
+    """
+    hidden, heads, layers, sequence = columns
+    return Shape(
+        whole(record, hidden, most=10**6),
+        whole(record, heads, most=10**4),
+        whole(record, layers, most=10**4),
+        whole(record, sequence, most=10**7),
+        optional(record, "vocab", most=10**7) or vocab,
+    )
 
 
-def number(record: Record, *names: str, default: int) -> int:
-    """As `integer`, with a default."""
-    found = integer(record, *names)
-    return default if found is None else found
+def read_degrees(record: Record, tp: str = "tp", pp: str = "pp", dp: str = "dp") -> tuple[int, int, int]:
+    """tp, pp and dp of a line with `gpus`; dp is what is left of them. Errors: SpecError where they do not agree."""
+    degrees = whole(record, tp, most=10**4), whole(record, pp, most=10**4)
+    gpus, ranks = whole(record, "gpus", most=10**7), degrees[0] * degrees[1]
+    if gpus % ranks:
+        raise SpecError(f"{where(record)}: gpus is {gpus}, but must be a multiple of {tp} × {pp}, {ranks}")
+    replicas = optional(record, dp, most=10**7)
+    if replicas is not None and replicas * ranks != gpus:
+        raise SpecError(f"{where(record)}: gpus is {gpus}, but {tp} × {pp} × {dp} is {replicas * ranks}")
+    return (*degrees, gpus // ranks)
+
+
+def optional(record: Record, column: str, *, most: int = 10**6) -> int | None:
+    """The whole number in a column, None where the line does not have it. Errors: SpecError."""
+    return whole(record, column, most=most) if has(record, column) else None

@@ -11,12 +11,13 @@ from collections.abc import Sequence
 from plait.costs.layer_times import Times
 from plait.costs.profiles import Profile, profile_named
 from plait.costs.training import TrainingModel
-from plait.errors import SpecError, nearest
+from plait.errors import SpecError
 from plait.plans.split import Split, TrainingSetup
 from plait.spec.job import TrainingJob
-from plait.validator.published import a100_hosts
+from plait.validator.cells import number, reading, text, whole
+from plait.validator.devices import Ground, ground
 from plait.validator.table import Compared, Record, Validation
-from plait.validator.zero_bubble_memory import Model, read_models
+from plait.validator.zero_bubble_memory import Model, model_of
 
 COLUMNS = frozenset({"model", "pp", "num_microbatches", "tf_ms", "tb_ms", "tw_ms"})
 
@@ -30,21 +31,22 @@ def validate(name: str, records: Sequence[Record]) -> list[Validation]:
 
 def validated(name: str, records: Sequence[Record], profile: Profile) -> list[Validation]:
     """As `validate`, with any profile. Errors: SpecError for a model that table 3 does not have."""
-    models = read_models()
-    whole: list[Compared] = []
+    stages: list[Compared] = []
     parts: list[Compared] = []
     for record in records:
-        if record["model"] not in models:
-            raise SpecError(f"table {name}: unknown model {record['model']!r}: {nearest(record['model'], models)}")
-        times = stage_times(models[record["model"]], int(record["pp"]), profile)
-        row = f"{record['model']}, {record['num_microbatches']} micro-batches"
-        measured = [float(record[column]) for column in ("tf_ms", "tb_ms", "tw_ms")]
+        model, positions = model_of(record), whole(record, "pp", most=10**4)
+        with reading(record):
+            on = ground(record, profile, positions)
+            times = stage_times(model, positions, on)
+        row = f"{model.name}, {text(record, 'num_microbatches')} micro-batches"
+        measured = [number(record, column) for column in ("tf_ms", "tb_ms", "tw_ms")]
         predicted = [seconds * 1e3 for seconds in times[:3]]
-        whole.append(Compared(row, sum(measured), sum(predicted), "ms"))
+        note = on.words or on.profile.note(model.hidden, positions)
+        stages.append(Compared(row, sum(measured), sum(predicted), "ms", note=note))
         for part, published, mine in zip(("F", "I", "W"), measured, predicted, strict=True):
-            parts.append(Compared(f"{row}: {part}", published, mine, "ms"))
+            parts.append(Compared(f"{row}: {part}", published, mine, "ms", note=note, group=part))
     return [
-        Validation(name, "time of a stage", tuple(whole), profile.calibrated_on, note=_NOTE),
+        Validation(name, "time of a stage", tuple(stages), profile.calibrated_on, note=_NOTE),
         Validation(name, "F, I and W of a stage apart", tuple(parts), profile.calibrated_on, note=_NOTE),
     ]
 
@@ -52,11 +54,13 @@ def validated(name: str, records: Sequence[Record], profile: Profile) -> list[Va
 _NOTE = "profile a100 as it is: another machine of the same devices, tp 1, nothing fitted on these rows"
 
 
-def stage_times(model: Model, positions: int, profile: Profile) -> Times:
+def stage_times(model: Model, positions: int, on: Ground) -> Times:
     """Seconds of one stage between the ends: its layers alone, nothing recomputed."""
     job = TrainingJob(model.micro_batch * positions, model.sequence, "float16", "unfused")
-    training = TrainingModel(model.full, job, a100_hosts(positions), profile)
+    training = TrainingModel(model.full, job, on.machine, on.profile)
     setup = TrainingSetup(
         Split(pp=positions), "zb-h1", model.micro_batch, positions, recompute="none", fused_attention=False
     )
+    if model.full.layers % positions:
+        raise SpecError(f"{model.full.layers} layers, the ends' missing ones counted, are not divided by {positions}")
     return training.times(setup).before[model.full.layers // positions]

@@ -21,6 +21,8 @@ from plait.costs.shares import largest_share
 from plait.costs.work import model_flops
 from plait.errors import SpecError
 from plait.spec.model import ModelSpec
+from plait.validator.cells import number, reading, text, where, whole
+from plait.validator.devices import is_named, named_device
 from plait.validator.table import Compared, Record, Validation
 
 COLUMNS = frozenset({"table", "variable", "value", "result", "unit"})
@@ -130,19 +132,38 @@ def _passes(operations: Sequence[Operation], forwards: int) -> list[tuple[Operat
 
 
 def _compared(machine: Machine, record: Record) -> tuple[str, Compared]:
-    published = float(record["result"])
-    value = int(record["value"])
-    if record["variable"] == "gpus(tp)":
-        run = small(value, published)
-        predicted = small(1, 1.0).step_s / machine.step_s(counted(run))
-        quantity, unit, name = "speed-up of 1.2B over tp", "×", f"tp {value}"
-    elif record["variable"] == "heads":
-        run = scaled(3072, value, 72, 8, published)
+    variable, published = text(record, "variable", VARIABLES), number(record, "result")
+    note = other_device(record)
+    if variable == "heads":
+        value = whole(record, "value", most=10**4)
+        if _SCALED_HIDDEN % value or value < _SCALED_TP:
+            raise SpecError(
+                f"{where(record)}: value is {value}, but heads must divide hidden {_SCALED_HIDDEN} and be at least "
+                f"the {_SCALED_TP} GPUs"
+            )
+        run = scaled(_SCALED_HIDDEN, value, 72, _SCALED_TP, published)
         predicted = scaling_pct(machine, run)
         quantity, unit, name = "scaling of 8.3B on 8 GPUs by heads", "%", f"{value} heads"
     else:
-        raise SpecError(f"a row varies {record['variable']!r}; known: gpus(tp), heads")
-    return quantity, Compared(name, published, predicted, unit, calibrated=run in calibrated_runs())
+        value = whole(record, "value", most=16)
+        run = small(value, published)
+        with reading(record):
+            predicted = small(1, 1.0).step_s / machine.step_s(counted(run))
+        quantity, unit, name = "speed-up of 1.2B over tp", "×", f"tp {value}"
+    return quantity, Compared(name, published, predicted, unit, run in calibrated_runs() and not note, note)
+
+
+VARIABLES = ("gpus(tp)", "heads")
+"""What the rows of tables 7 and 8 vary."""
+
+_SCALED_HIDDEN, _SCALED_TP = 3072, 8  # table 7's model
+
+
+def other_device(record: Record) -> str:
+    """A note where a line names another device than the V100 that the four figures were solved on."""
+    if is_named(record, "v100"):
+        return ""
+    return f"not calibrated: the figures are of V100, the line is of {named_device(record)!r}"
 
 
 def megatron_spec(hidden: int, heads: int, layers: int) -> ModelSpec:

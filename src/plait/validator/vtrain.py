@@ -17,7 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from plait.costs.profiles import Profile, profile_named
-from plait.validator.published import Run, Shape, predict
+from plait.validator.cells import number, reading, whole
+from plait.validator.devices import ground, named_device
+from plait.validator.published import Run, predict, read_degrees, read_shape
 from plait.validator.table import Compared, Record, Validation, read_records
 
 COLUMNS = frozenset(
@@ -75,20 +77,9 @@ _NOTE = "{} choices: rows of the same GPUs, batch and model that differ in tp, d
 
 def run_of(record: Record) -> Run:
     """The row as a run: 1F1B, every layer recomputed (activation checkpointing is on in that repository's configs)."""
-    hidden, heads, layers, sequence = (
-        int(record[name]) for name in ("hidden_size", "attention_heads", "layers", "sequence_length")
-    )
-    tp, pp, dp = (int(record[f"{axis}_parallelism"]) for axis in ("tensor", "pipeline", "data"))
-    return Run(
-        Shape(hidden, heads, layers, sequence, _VOCAB),
-        tp,
-        pp,
-        dp,
-        int(record["global_batch"]),
-        int(record["micro_batch"]),
-        1,
-        "full",
-    )
+    shape = read_shape(record, ("hidden_size", "attention_heads", "layers", "sequence_length"), _VOCAB)
+    degrees = read_degrees(record, *(f"{axis}_parallelism" for axis in ("tensor", "pipeline", "data")))
+    return Run(shape, *degrees, whole(record, "global_batch"), whole(record, "micro_batch"), 1, "full")
 
 
 @lru_cache(maxsize=1)
@@ -103,22 +94,22 @@ def calibration_keys() -> frozenset[Key]:
 
 def calibration_records(records: Sequence[Record]) -> list[Record]:
     """The middle row of every twentieth of the sorted table."""
-    ordered = sorted(records, key=lambda record: tuple(int(record[name]) for name in _ORDER))
+    ordered = sorted(records, key=lambda record: tuple(whole(record, name) for name in _ORDER))
     step = len(ordered) / CALIBRATED_ROWS
     return [ordered[int((number + 0.5) * step)] for number in range(CALIBRATED_ROWS)]
 
 
 def key_of(record: Record) -> Key:
     """What tells a row from others."""
-    return tuple(int(record[name]) for name in sorted(COLUMNS - {"iteration_time_ms"}))
+    return tuple(whole(record, name) for name in sorted(COLUMNS - {"iteration_time_ms"}))
 
 
 def choices_of(records: Sequence[Record]) -> list[list[int]]:
     """Indices of rows among which a planner chooses, two or more."""
-    found: dict[tuple[str, ...], list[int]] = {}
+    found: dict[tuple[int | str, ...], list[int]] = {}
     same = ("gpus", "global_batch", "hidden_size", "attention_heads", "layers", "sequence_length")
     for index, record in enumerate(records):
-        found.setdefault(tuple(record[name] for name in same), []).append(index)
+        found.setdefault((named_device(record), *(whole(record, name) for name in same)), []).append(index)
     return [rows for rows in found.values() if len(rows) > 1]
 
 
@@ -133,11 +124,19 @@ def _regret(published: NDArray[np.float64], predicted: NDArray[np.float64]) -> f
 
 
 def _compared(record: Record, profile: Profile, calibrated: frozenset[Key]) -> Compared:
-    run = run_of(record)
-    seconds = predict(run, profile, ADAPTERS).estimate.step_s
-    name = (
-        f"h{run.shape.hidden} l{run.shape.layers} on {record['gpus']}: tp{run.tp} dp{run.dp} pp{run.pp}"
-        f" batch {run.batch} × {run.micro_batch}"
+    with reading(record):
+        run, devices = run_of(record), whole(record, "gpus")
+        on = ground(record, profile, devices, ADAPTERS)
+        seconds = predict(run, on.profile, ADAPTERS, on.machine).estimate.step_s
+    split = f"tp{run.tp} dp{run.dp} pp{run.pp}"
+    name = f"h{run.shape.hidden} l{run.shape.layers} on {devices}: {split} batch {run.batch} × {run.micro_batch}"
+    notes = [on.words, on.profile.note(run.shape.hidden, devices) if on.own else ""]
+    return Compared(
+        name,
+        number(record, "iteration_time_ms"),
+        seconds * 1e3,
+        "ms",
+        on.own and key_of(record) in calibrated,
+        "; ".join(filter(None, notes)),
+        f"hidden {run.shape.hidden} on {devices}, tp {run.tp}",
     )
-    note = profile.note(run.shape.hidden, int(record["gpus"]))
-    return Compared(name, float(record["iteration_time_ms"]), seconds * 1e3, "ms", key_of(record) in calibrated, note)
