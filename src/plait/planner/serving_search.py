@@ -14,6 +14,7 @@ from math import ceil, comb
 from plait.planner.cut import Cut
 from plait.planner.exact import Problem, best_in_order, best_latency, best_throughput
 from plait.planner.result import Objective, Rejected
+from plait.planner.serving_cuts import Ask, every_cut
 from plait.planner.serving_figures import Way, chunks, figures, fits
 from plait.planner.serving_groups import Units, unit_sets
 from plait.planner.serving_memory import impossible, refusal
@@ -84,10 +85,14 @@ def value(objective: Objective, found: Mapping[str, float]) -> float:
 
 
 def rank(objective: Objective, way: Way, found: Mapping[str, float]) -> tuple[float, ...]:
-    """The order of ways: by the objective; of equals the one with the fewest devices, stages, micro-batches."""
+    """The order of ways: by the objective; of equals the one with the fewest devices, stages, micro-batches.
+
+    A pipeline with one micro-batch is as fast layer-wise, and simpler so.
+    """
     split = way.split
     second = found["time_per_token_s" if objective == "ttft" else "ttft_s"]
-    return (_rounded(value(objective, found)), split.ranks, split.pp, way.micro_batches, _rounded(second))
+    simple = way.schedule != LAYERWISE
+    return (_rounded(value(objective, found)), split.ranks, split.pp, way.micro_batches, simple, _rounded(second))
 
 
 def _rounded(number: float) -> float:
@@ -177,8 +182,26 @@ class Search:
                     found[best.machines, best.cut] = best.exact
                 elif not prefill:
                     self._refuse_pipelines(units, some)
-        for (machines, cut), exact in found.items():
-            self._try((tuple(units.units[machine] for machine in machines),), cut, exact=exact)
+        ways = {(tuple(units.units[at] for at in machines), cut): exact for (machines, cut), exact in found.items()}
+        for count in counts:
+            ways |= dict.fromkeys(every_cut(self.world, units.units, count, list(self._asks(count))), True)
+        for (pipeline, cut), exact in ways.items():
+            self._try((pipeline,), cut, exact=exact)
+
+    def _asks(self, stages: int) -> Iterator[Ask]:
+        """What a pipeline of so many stages may be asked for: each is best with a cut of its own."""
+        sizes, world = chunks(self.world.job.prompt_tokens, MOST_CHUNK), self.world
+        prefill = self.objective == "ttft"
+        seen: set[Ask] = set()
+        for schedule, micro_batches in self._options(stages):
+            users = self.users * micro_batches if self.full else self.users
+            for size in sizes if prefill else sizes[-1:]:
+                demand = Demand(ceil(users / micro_batches), users, world.middle, size, world.job.positions)
+                count = 1 if prefill else micro_batches  # which matters for its rows alone
+                ask = Ask(schedule, count, demand, prefill)
+                if ask not in seen and (prefill or schedule == LAYERWISE or micro_batches > 1):
+                    seen.add(ask)
+                    yield ask
 
     def _problem(self, units: Units, micro_batches: int, prefill: bool) -> Problem:
         """Decoding, or a prompt in its largest pieces."""

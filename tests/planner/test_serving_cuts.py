@@ -1,0 +1,171 @@
+"""Every order and cut looked at in arrays: against the closed forms one by one, and what follows from it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import combinations, pairwise, permutations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from plait.costs.serving import ServingModel
+from plait.planner.result import Objective
+from plait.planner.serving import ServingLimits, plan_serving
+from plait.planner.serving_cuts import Ask, every_cut
+from plait.planner.serving_figures import Way, figures, fits
+from plait.planner.serving_search import Search, value
+from plait.planner.serving_units import Demand, Unit, World
+from plait.schedules.generation import LAYERWISE, PIPELINED
+from plait.spec.cluster import Cluster, Device, Host, Link
+from plait.spec.job import Job
+from tests.planner.machines import plain, single
+
+OBJECTIVES: list[Objective] = ["latency", "throughput", "ttft"]
+
+
+@st.composite
+def clusters(draw: st.DrawFn, most: int = 4) -> Cluster:
+    """A few unequal devices, with links of every sort, that slow computing down too."""
+    count = draw(st.integers(2, most))
+    homes = [draw(st.integers(0, at)) for at in range(count)]
+    devices = tuple(
+        Device(
+            f"d{at}",
+            f"h{home}",
+            draw(st.integers(3, 20)) * 10**9,
+            {"bfloat16": draw(st.sampled_from([1e12, 5e12, 2e13]))},
+            draw(st.sampled_from([50e9, 100e9, 400e9])),
+        )
+        for at, home in enumerate(homes)
+    )
+    links = tuple(
+        Link(one.name, other.name, draw(st.sampled_from([0.0, 1e-4, 3e-3])), draw(st.sampled_from([3e6, 1e8, 1e10])))
+        for one in devices
+        for other in devices
+        if one is not other
+    )
+    return Cluster(tuple(Host(f"h{home}") for home in range(count)), devices, links)
+
+
+def world_of(cluster: Cluster, job: Job, layers: int = 6) -> World:
+    spec = plain(layers, 1e9)
+    return World(spec, cluster, job, ServingModel(spec, cluster))
+
+
+def best_s(cluster: Cluster, objective: Objective, job: Job) -> float:
+    search = Search(world_of(cluster, job), objective, ServingLimits(tp=1)).run()
+    return value(objective, search.found[0].figures) if search.found else float("inf")
+
+
+@settings(max_examples=40, deadline=None)
+@given(clusters(3), st.sampled_from(OBJECTIVES), st.integers(1, 5), st.sampled_from([128, 700]))
+def test_no_pipeline_by_brute_force_is_faster(cluster: Cluster, goal: Objective, users: int, prompt: int) -> None:
+    """Every order, cut, schedule, number of micro-batches and piece of a prompt, by the same closed forms."""
+    job = Job(prompt, 64, users)
+    world = world_of(cluster, job)
+    search = Search(world, goal, ServingLimits(tp=1)).run()
+    sizes = sorted({min(size, -(-prompt // 64) * 64) for size in (128, 512, 2048)})
+    least = float("inf")
+    for count in range(1, len(cluster.devices) + 1):
+        options = [(LAYERWISE, 1), *((PIPELINED, m) for m in range(1, count + 2) if count > 1)]
+        for order in permutations(world.devices, count):
+            units = (tuple(Unit((name,)) for name in order),)
+            for ends in combinations(range(1, 6), count - 1):
+                cut = tuple(pairwise((0, *ends, 6)))
+                for schedule, m in options:
+                    if goal != "throughput" and m > users:
+                        continue
+                    there = users * m if goal == "throughput" else users
+                    for size in sizes:
+                        way = Way(units, cut, schedule, m, there, size)
+                        if fits(world, way):
+                            least = min(least, value(goal, figures(world, way)))
+    found = value(goal, search.found[0].figures) if search.found else float("inf")
+    assert found <= least * (1 + 1e-9)
+
+
+@settings(max_examples=40, deadline=None)
+@given(clusters(3), st.booleans(), st.integers(1, 6), st.integers(1, 4), st.sampled_from([LAYERWISE, PIPELINED]))
+def test_arrays_say_what_the_closed_forms_say(
+    cluster: Cluster, prefill: bool, users: int, micro_batches: int, schedule: str
+) -> None:
+    """The best of an ask is the best by `figures`, one by one."""
+    micro_batches = 1 if schedule == LAYERWISE else min(micro_batches, users)
+    job = Job(300, 64, users)
+    world = world_of(cluster, job)
+    ways = [
+        Way((tuple(Unit((name,)) for name in order),), ((0, end), (end, 6)), schedule, micro_batches, users, 128)
+        for order in permutations(world.devices, 2)
+        for end in range(1, 6)
+    ]
+    objective: Objective = "ttft" if prefill else "latency"
+    values = {(way.replicas[0], way.cut): value(objective, figures(world, way)) for way in ways if fits(world, way)}
+    demand = Demand(-(-users // micro_batches), users, world.middle, 128, job.positions)
+    units = tuple(Unit((name,)) for name in world.devices)
+    got = list(every_cut(world, units, 2, [Ask(schedule, 1 if prefill else micro_batches, demand, prefill)]))
+    assert bool(got) == bool(values)
+    if got:
+        assert values[got[0]] == pytest.approx(min(values.values()), rel=1e-9)
+
+
+@settings(max_examples=80, deadline=None)
+@given(
+    clusters(),
+    st.integers(0, 3),
+    st.sampled_from(["device", "memory", "bandwidth", "flops", "link"]),
+    st.sampled_from(OBJECTIVES),
+    st.sampled_from([1, 2, 3, 8]),
+    st.sampled_from([128, 700]),
+)
+def test_more_never_makes_the_best_worse(
+    cluster: Cluster, which: int, more: str, goal: Objective, users: int, prompt: int
+) -> None:
+    job, which = Job(prompt, 64, users), which % len(cluster.devices)
+    assert best_s(richer(cluster, which, more), goal, job) <= best_s(poorer(cluster, which, more), goal, job) * (
+        1 + 1e-9
+    )
+
+
+def poorer(cluster: Cluster, which: int, more: str) -> Cluster:
+    """Without the device, where that is what is added."""
+    if more != "device":
+        return cluster
+    name = cluster.devices[which].name
+    return replace(
+        cluster,
+        devices=tuple(device for device in cluster.devices if device.name != name),
+        links=tuple(link for link in cluster.links if name not in (link.source, link.target)),
+    )
+
+
+def richer(cluster: Cluster, which: int, more: str) -> Cluster:
+    """One device better, or one link."""
+    devices, links = list(cluster.devices), list(cluster.links)
+    one, link = devices[which], links[which % len(links)]
+    devices[which] = replace(
+        one,
+        memory_bytes=one.memory_bytes * (2 if more == "memory" else 1),
+        memory_bandwidth=one.memory_bandwidth * (1.5 if more == "bandwidth" else 1),
+        flops={"bfloat16": one.flops["bfloat16"] * (1.5 if more == "flops" else 1)},
+    )
+    if more == "link":
+        links[which % len(links)] = replace(link, latency_s=link.latency_s / 3, bandwidth=link.bandwidth * 3)
+    return replace(cluster, devices=tuple(devices), links=tuple(links))
+
+
+def test_twice_the_memory_does_not_make_the_first_token_later() -> None:
+    """Pieces of a prompt go through two stages in turn: best with a cut that neither the way nor the rate asks for."""
+    cluster = single({"a": (500, 20), "b": (60, 20)}, 1e-4, 1.2e8, flops=5e12)
+    small = replace(cluster, devices=(replace(cluster.devices[0], memory_bytes=5 * 10**9), cluster.devices[1]))
+    job = Job(700, 64, 1)
+    assert best_s(cluster, "ttft", job) <= best_s(small, "ttft", job)
+
+
+def test_memory_of_every_device_is_named() -> None:
+    cluster = single({"a": (100, 24), "b": (90, 23), "c": (80, 22), "d": (70, 21)}, 1e-5, 1e10)
+    choice = plan_serving(plain(8, 1e9), cluster, Job(64, 64, 9), "throughput")
+    assert {candidate.kind for candidate in choice.candidates} >= {"data", "pipeline", "data + tensor"}
+    for candidate in choice.candidates:
+        named = sorted(one.device for one in candidate.memory)
+        assert named == sorted(name for stage in candidate.devices for name in stage)
