@@ -65,7 +65,7 @@ def test_why_it_wins() -> None:
         (
             TrainingSetup(Split(dp=64), "1f1b", 1, 1, zero=1),
             figures(8.0, 4.0, 0.0, 3e9),
-            "a device sends 2.8 GiB a step, 3 × as much: +2 s a step (compute +0 s, transfer +3 s, wait -1 s)",
+            "a device sends 44.7 MiB a step, 3 × as much: +2 s a step (compute +0 s, transfer +3 s, wait -1 s)",
         ),
         (
             TrainingSetup(Split(), "1f1b", 1, 64),

@@ -8,7 +8,7 @@ and ZeRO (`space` says which, `grid` how); the ten best, and the best of every o
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from plait.costs.training import TrainingModel
 from plait.errors import CapacityError, PlanError
@@ -20,6 +20,7 @@ from plait.planner.selection import Selection
 from plait.planner.space import TrainingLimits
 from plait.planner.training_break_even import break_evens
 from plait.planner.training_capacity import shortfall
+from plait.planner.training_forecast import simulated_figures, simulated_until_best
 from plait.planner.training_limits import require_limits
 from plait.planner.training_words import Links, split_words, why_it_loses, why_it_wins
 from plait.plans.training import TrainingPlan
@@ -65,7 +66,12 @@ def plan_training(
     if not best:
         raise CapacityError(shortfall(selection, devices))
     ranked, others = ranked_ways(model, selection, best)
-    return _choice(_Answer(model, cluster, devices), selection, ranked[:top], others)
+    if not ranked:
+        raise CapacityError(shortfall(selection, devices))
+    names = devices_in_order(cluster)
+    host_of = {device.name: device.host for device in cluster.devices}
+    answer = _Answer(model, cluster, devices, names, tuple(host_of[name] for name in names))
+    return _choice(answer, selection, (ranked, others), max(_SIMULATED, top), top)
 
 
 def _device_count(cluster: Cluster, limits: TrainingLimits) -> int:
@@ -80,21 +86,27 @@ def _device_count(cluster: Cluster, limits: TrainingLimits) -> int:
 def ranked_ways(
     model: TrainingModel, selection: Selection, best: Sequence[Scored]
 ) -> tuple[list[Scored], list[Scored]]:
-    """The best by the replay, and the best of every kind, schedule and recompute that is not among them.
+    """All that were replayed, the best first, and the best of every kind, schedule and recompute behind the first few.
 
     Replayed are the best by the closed form, the best of every family, and then all others whose slowest position alone
     does not keep them from being the best: as many as there is time for, so that in small searches none is missed.
     """
     families = sorted(_families(selection, best), key=lambda one: one.rank)
     few = _affordable(families, _MOST_ACTIONS)
-    replayed = simulated(model, [*best, *few])
-    bar_s = min(one.step_s for one in replayed)
-    known = {one.setup for one in replayed}
-    replayed += simulated(model, selection.contenders(bar_s, known, _MOST_CONTENDERS, _MOST_ACTIONS // 2))
+    replayed = _fitting(model, simulated(model, [*best, *few]))
+    bar_s = min((one.step_s for one in replayed), default=float("inf"))
+    known = {one.setup for one in (*best, *few)}
+    contenders = selection.contenders(bar_s, known, _MOST_CONTENDERS, _MOST_ACTIONS // 2)
+    replayed += _fitting(model, simulated(model, contenders))
     ranked = sorted(replayed, key=lambda one: one.rank)
     most = len(best)
     others = [one for one in ranked[most:] if (one.setup, one.cut) in {(two.setup, two.cut) for two in few}]
-    return ranked[:most], sorted([*others, *families[len(few) :]], key=lambda one: one.rank)
+    return ranked, sorted([*others, *families[len(few) :]], key=lambda one: one.rank)
+
+
+def _fitting(model: TrainingModel, found: Sequence[Scored]) -> list[Scored]:
+    """Those that fit by what the order really holds; the closed form takes a position's stages for equal."""
+    return [one for one in found if max(one.need_bytes) <= model.machine.device.memory_bytes]
 
 
 def _affordable(found: Sequence[Scored], most: int) -> list[Scored]:
@@ -131,6 +143,14 @@ class _Answer:
     model: TrainingModel
     cluster: Cluster
     devices: int
+    names: tuple[str, ...]
+    hosts: tuple[str, ...]
+
+    def plan(self, one: Scored) -> TrainingPlan:
+        """The plan of a way to split."""
+        job = self.model.job
+        layout = training_layout(one.setup, one.cut, self.names, job.dtype, self.hosts)
+        return TrainingPlan(self.model.spec.name, layout, one.setup, job.batch, job.sequence)
 
     @property
     def links(self) -> Links:
@@ -147,20 +167,21 @@ class _Answer:
         )
 
 
-def _choice(answer: _Answer, selection: Selection, ranked: Sequence[Scored], others: Sequence[Scored]) -> Choice:
-    links, winner = answer.links, ranked[0]
-    shown = [*ranked, *others]
+def _choice(
+    answer: _Answer, selection: Selection, ways: tuple[list[Scored], list[Scored]], simulated_first: int, top: int
+) -> Choice:
+    links = answer.links
+    shown = _simulated(answer, ways, simulated_first, top)
+    winner = shown[0]
     other_kinds = [one for one in shown if one.kind != winner.kind]
     reason = why_it_wins(winner.setup, winner.figures, links)
     if other_kinds:
         second = min(other_kinds, key=lambda one: one.rank)
         reason += f"; the best of another kind, {second.kind}, takes {format_seconds(second.step_s)}"
-    names = devices_in_order(answer.cluster)
-    hosts = [answer.cluster.device(name).host for name in names]
     made = []
     for one in shown:
         loses = "" if one is winner else why_it_loses(winner.setup, winner.figures, one.setup, one.figures, links)
-        made.append(_candidate(answer, one, names, hosts, loses, reason if one is winner else ""))
+        made.append(_candidate(answer, one, loses, reason if one is winner else ""))
     return Choice(
         "step",
         made[0],
@@ -171,6 +192,25 @@ def _choice(answer: _Answer, selection: Selection, ranked: Sequence[Scored], oth
     )
 
 
+def _simulated(answer: _Answer, ways: tuple[list[Scored], list[Scored]], least: int, top: int) -> list[Scored]:
+    """The `top` best and then the best of every other kind, with the simulator's figures as far as there is time."""
+
+    def again(one: Scored) -> Scored:
+        return replace(one, figures=simulated_figures(answer.plan(one), answer.model.spec, answer.cluster))
+
+    def all_again(some: Sequence[Scored], first: int) -> list[Scored]:
+        found = simulated_until_best(some, first, lambda one: one.step_s, lambda one: actions(one.setup), again)
+        return sorted(found, key=lambda one: one.rank)
+
+    ranked, others = ways
+    best = all_again(ranked, least)
+    shown = best[:top]
+    there = {(one.setup, one.cut) for one in shown}
+    behind = [one for one in others if (one.setup, one.cut) not in there and one.rank > ranked[0].rank]
+    behind = [one for one in all_again(behind, len(behind)) if one.rank > shown[0].rank]
+    return sorted([*shown, *behind], key=lambda one: one.rank)
+
+
 def _best_of_kinds(found: Sequence[Scored]) -> list[Scored]:
     best: dict[str, Scored] = {}
     for one in sorted(found, key=lambda one: one.rank):
@@ -178,16 +218,13 @@ def _best_of_kinds(found: Sequence[Scored]) -> list[Scored]:
     return list(best.values())
 
 
-def _candidate(
-    answer: _Answer, one: Scored, names: Sequence[str], hosts: Sequence[str], loses: str, reason: str
-) -> Candidate:
+def _candidate(answer: _Answer, one: Scored, loses: str, reason: str) -> Candidate:
     model, setup = answer.model, one.setup
-    layout = training_layout(setup, one.cut, names, model.job.dtype, hosts)
-    free, width = model.machine.device.memory_bytes, setup.split.ranks // setup.split.pp
-    memory = tuple(DeviceMemory(names[position * width], need, free) for position, need in enumerate(one.need_bytes))
-    plan = TrainingPlan(
-        model.spec.name, layout, setup, model.job.batch, model.job.sequence, reason or split_words(setup)
-    )
+    plan = replace(answer.plan(one), reason=reason or split_words(setup))
+    layout = plan.layout
+    free = model.machine.device.memory_bytes
+    firsts = [layout.stages[held[0]].devices[0] for held in layout.positions]
+    memory = tuple(DeviceMemory(name, need, free) for name, need in zip(firsts, one.need_bytes, strict=True))
     return Candidate(
         kind=one.kind,
         split=setup.split,

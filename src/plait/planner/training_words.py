@@ -125,8 +125,9 @@ def _transfer_causes(two: _Compared) -> list[str]:
     if split.ep > 1 and split.ep * split.tp > links.per_host >= chosen.ep * chosen.tp:
         found.append(f"the experts' all-to-all over {split.ep} crosses hosts: {between} instead of {within}")
     if not found:
-        times = two.figures["comm_bytes"] / max(1.0, two.best["comm_bytes"])
-        bytes_ = format_bytes(two.figures["comm_bytes"])
+        sent = two.figures["comm_bytes"] / split.ranks
+        times = sent / max(1.0, two.best["comm_bytes"] / chosen.ranks)
+        bytes_ = format_bytes(sent)
         found.append(
             f"a device sends {bytes_} a step, {times:.3g} × as much"
             if times > 1

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from plait.costs.collectives import Channel, Group, all_reduce_s
+from plait.costs.collectives import Channel, Group, all_reduce_s, sent_bytes
 from plait.costs.protocol import LinkCost
 from plait.costs.states import rank_parameters, state_bytes
 from plait.costs.training import TrainingModel
@@ -151,7 +151,7 @@ def _counted(machines: Machines, way: Way, run: Run, done: Replayed) -> Counted:
         "step_s": step_s,
         "mfu": model_flops(machines.spec, job.batch, job.sequence) / (used * step_s),
         "bubble": max(0.0, 1 - compute_s / step_s),
-        "comm_bytes": 2.0 * message * setup.micro_batches * (len(cut) - 1) / len(cut),
+        "comm_bytes": _sent_bytes(machines, way),
         "compute_s": compute_s,
         "transfer_s": transfer_s,
         "wait_s": max(0.0, step_s - compute_s - transfer_s),
@@ -159,6 +159,20 @@ def _counted(machines: Machines, way: Way, run: Run, done: Replayed) -> Counted:
         "tokens_per_s": job.batch * job.sequence / step_s,
     }
     return Counted(way, figures, need, max(a - b for a, b in zip(need, free, strict=True)))
+
+
+def _sent_bytes(machines: Machines, way: Way) -> float:
+    """What all ranks send: messages onward and back, and the replicas' gradients (with ZeRO also the new weights)."""
+    setup, replicas = way.setup, way.setup.split.dp
+    messages = 2 * setup.micro_batches * (len(way.cut) - 1) * round(machines.message_bytes(way))
+    reduced = 0
+    if replicas > 1:
+        model = machines.model(way.members[0][0])
+        for layers in way.cut:
+            gradients = rank_parameters(machines.spec, [layers]).total * model.profile.reduced_bytes
+            sent = sent_bytes("all_reduce", gradients, replicas)
+            reduced += 2 * round(sent / 2) if setup.zero else round(sent)
+    return float(replicas * (messages + reduced))
 
 
 def _after_s(machines: Machines, way: Way, stage: int) -> tuple[float, float]:
