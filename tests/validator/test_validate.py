@@ -9,13 +9,12 @@ from pathlib import Path
 import pytest
 
 from plait.errors import SpecError
+from plait.validator.markdown import LISTED_ROWS, validation_markdown
 from plait.validator.table import Compared, Validation
 from plait.validator.validate import (
-    LISTED_ROWS,
     known_tables,
     table_paths,
     validate_tables,
-    validation_markdown,
     validations_json,
 )
 
@@ -182,7 +181,7 @@ def test_the_page_is_row_by_row() -> None:
     assert "| mine | time | 2 | 1 | 5.00 | 5.00 | 1.50 | 0.988 |" in page
     assert "| one * | s | 10 | 11 | +10.0 |" in page
     assert "| two | s | 10 | 9.5 | -5.0 |" in page
-    assert "Calibrated on: row one." in page
+    assert "Calibrated on: row one. Judged: 1 of 2 rows." in page
     assert "A note." in page
 
 
@@ -195,10 +194,40 @@ def test_selene_is_also_judged_together() -> None:
 
 
 def test_a_long_table_is_summed_up() -> None:
-    many = tuple(Compared(f"row {n}", 100.0, 100.0 + n / 100, "s", calibrated=n == 3) for n in range(LISTED_ROWS + 1))
+    """By groups of judged rows, then the worst, then those that it was fitted on."""
+    many = tuple(
+        Compared(f"row {n}", 100.0, 100.0 + n, "s", calibrated=n == 3, group=f"tp {2 + 8 * (n % 2)}")
+        for n in range(LISTED_ROWS + 1)
+    )
     page = validation_markdown([Validation("mine", "time", many, "row 3")])
-    shown = [line for line in page.splitlines() if line.startswith("| row ")]
-    assert shown[1].startswith("| row 3 *")
-    assert shown[2].startswith(f"| row {LISTED_ROWS} ")
-    assert len(shown) == 12
-    assert f"Of {LISTED_ROWS + 1} rows those that it was fitted on, and the 10 worst." in page
+    assert "Calibrated on: row 3. Judged: 20 of 21 rows." in page
+    lines = page.splitlines()
+    begin = lines.index("| judged rows | rows | mean error % | mean of signed errors % | worst % |")
+    odd = [n for n in range(1, 21, 2) if n != 3]
+    assert lines[begin + 2 : begin + 4] == [
+        "| tp 2 | 11 | 10.0 | +10.0 | 20.0 |",
+        f"| tp 10 | 9 | {sum(odd) / 9:.1f} | +{sum(odd) / 9:.1f} | 19.0 |",
+    ]
+    shown = [line.split(" | ")[0] for line in lines if line.startswith("| row ")]
+    assert shown == ["| row", *(f"| row {n}" for n in (20, 19, 18, 17, 16)), "| row", "| row 3 *"]
+
+
+def test_a_table_that_is_all_calibration_judges_nothing() -> None:
+    page = validation_markdown([Validation("mine", "time", ROWS[:1], "row one")])
+    assert "| mine | time | 1 | none | 10.00 | 10.00 |  |  |" in page
+    assert "Calibrated on: row one. Judged: none: it was fitted on all rows." in page
+    assert validations_json([Validation("mine", "time", ROWS[:1], "row one")])["tables"][0]["judged_rows"] == 0
+
+
+def test_the_page_says_what_is_not_calibrated() -> None:
+    rows = [Compared(f"row {n}", 1.0, 1.0, "s", note=f"x; not calibrated here: {n // 2}") for n in range(4)]
+    page = validation_markdown([Validation("mine", "time", tuple(rows[:3]), "nothing")])
+    assert "X; not calibrated here: 0 (2 rows).\n\nX; not calibrated here: 1 (1 rows)." in page
+    rows += [Compared(f"row {n}", 1.0, 1.0, "s", note=f"x; ± {n} %") for n in range(4)]
+    page = validation_markdown([Validation("mine", "time", tuple(rows), "nothing")])
+    assert "Not calibrated: 4 of 8 rows, as in: x; not calibrated here: 0." in page
+
+
+def test_the_page_in_the_documents_is_what_the_command_makes() -> None:
+    page = Path(__file__).parents[2] / "docs" / "validation.md"
+    assert page.read_text(encoding="utf-8") == validation_markdown(validate_tables())

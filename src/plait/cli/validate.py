@@ -25,7 +25,8 @@ def validate(
     json: Annotated[bool, typer.Option("--json", help="One JSON object instead of a page.")] = False,
 ) -> None:
     """Compare published runs with what Plait predicts for them, row by row."""
-    from plait.validator.validate import validate_tables, validation_markdown, validations_json
+    from plait.validator.markdown import validation_markdown
+    from plait.validator.validate import validate_tables, validations_json
 
     found = validate_tables(_paths(tables) if tables else None)
     if output is not None:

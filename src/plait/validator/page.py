@@ -5,7 +5,8 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from plait.validator.validate import validate_tables, validation_markdown
+from plait.validator.markdown import validation_markdown
+from plait.validator.validate import validate_tables
 
 
 def main() -> None:

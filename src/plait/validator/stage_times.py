@@ -41,7 +41,7 @@ def validated(name: str, records: Sequence[Record], profile: Profile) -> list[Va
         row = f"{model.name}, {text(record, 'num_microbatches')} micro-batches"
         measured = [number(record, column) for column in ("tf_ms", "tb_ms", "tw_ms")]
         predicted = [seconds * 1e3 for seconds in times[:3]]
-        note = on.words or on.profile.note(model.hidden, positions)
+        note = on.words
         stages.append(Compared(row, sum(measured), sum(predicted), "ms", note=note))
         for part, published, mine in zip(("F", "I", "W"), measured, predicted, strict=True):
             parts.append(Compared(f"{row}: {part}", published, mine, "ms", note=note, group=part))

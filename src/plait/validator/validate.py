@@ -23,14 +23,6 @@ from plait.validator import (
 )
 from plait.validator.table import Compared, Record, Validate, Validation, read_records, renamed, spelling
 
-LISTED_ROWS = 200
-"""A longer table is summed up on the page: the rows it was fitted on and the worst ones."""
-
-_WORST = 10
-
-SELENE = ("korthikanti2022_tables3_5", "megatron2021_table1")
-"""One machine in two years: their step times are also judged together."""
-
 
 class Known(NamedTuple):
     """A sort of table: the file that comes with Plait, the columns that it is recognised by, and what compares it.
@@ -162,7 +154,7 @@ def _json(validation: Validation) -> dict[str, Any]:
         "table": validation.table,
         "quantity": validation.quantity,
         "rows": len(validation.rows),
-        "judged_rows": len(validation.judged),
+        "judged_rows": len(validation.unseen),
         "calibrated_on": validation.calibrated_on,
         "mean_abs_error_pct": validation.mean_abs_error_pct,
         "worst_pct": validation.worst_pct,
@@ -175,61 +167,6 @@ def _json(validation: Validation) -> dict[str, Any]:
 
 def _row_json(row: Compared) -> dict[str, Any]:
     return {**row._asdict(), "error_pct": row.error_pct}
-
-
-def validation_markdown(validations: Sequence[Validation]) -> str:
-    """A page: a line for every quantity, then row by row published, predicted and error."""
-    lines = [
-        "# Published runs, and what Plait predicts for them",
-        "",
-        "Made by `python -m plait.validator.page`; `plait validate` prints the same. Errors are over the rows that",
-        "nothing was fitted on, where there are any; rows that something was fitted on are marked with *.",
-        "",
-        "| table | quantity | rows | judged | mean error % | worst % | regret % | rank correlation |",
-        "|---|---|--:|--:|--:|--:|--:|--:|",
-        *(_summary(each) for each in [*validations, *_together(validations)]),
-    ]
-    for each in validations:
-        lines += ["", f"## {each.table}: {each.quantity}", "", f"Calibrated on: {each.calibrated_on}."]
-        lines += ["", f"{each.note[0].upper()}{each.note[1:]}."] if each.note else []
-        lines += ["", *_rows(each)]
-    return "\n".join(lines) + "\n"
-
-
-def _together(validations: Sequence[Validation]) -> list[Validation]:
-    both = [each for each in validations if each.table in SELENE]
-    if len(both) < len(SELENE):
-        return []
-    rows = tuple(row for each in both for row in each.rows)
-    return [Validation(" + ".join(SELENE), "step time", rows, both[0].calibrated_on)]
-
-
-def _summary(each: Validation) -> str:
-    regret = "" if each.regret_pct is None else f"{each.regret_pct:.2f}"
-    ranks = "" if each.rank_correlation is None else f"{each.rank_correlation:.3f}"
-    return (
-        f"| {each.table} | {each.quantity} | {len(each.rows)} | {len(each.judged)} "
-        f"| {each.mean_abs_error_pct:.2f} | {each.worst_pct:.2f} | {regret} | {ranks} |"
-    )
-
-
-def _rows(each: Validation) -> list[str]:
-    shown: Sequence[Compared] = each.rows
-    words = []
-    if len(each.rows) > LISTED_ROWS:
-        worst = sorted(each.judged, key=lambda row: -abs(row.error_pct))[:_WORST]
-        shown = [*(row for row in each.rows if row.calibrated), *worst]
-        words = [f"Of {len(each.rows)} rows those that it was fitted on, and the {_WORST} worst.", ""]
-    return [
-        *words,
-        "| row | unit | published | predicted | error % |",
-        "|---|---|--:|--:|--:|",
-        *(
-            f"| {row.name}{' *' if row.calibrated else ''} | {row.unit} | {row.published:.4g} | {row.predicted:.4g} "
-            f"| {row.error_pct:+.1f} |"
-            for row in shown
-        ),
-    ]
 
 
 def _named(name: str, validate: Validate) -> Validate:
