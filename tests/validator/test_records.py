@@ -219,3 +219,53 @@ def test_whatever_stands_in_a_cell(name: str, tmp_path: Path, data: st.DataObjec
     assert bool(found) != said.startswith("table ")
     json.dumps(validations_json(found), allow_nan=False)
     assert all(isfinite(each.mean_abs_error_pct) and isfinite(each.worst_pct) for each in found)
+
+
+# tables of steps that do not come with Plait
+
+
+STEPS = "Model,# GPUs,TP,PP,DP,Hidden size,Heads,Layers,Seq length,Global batch size,Iteration time (s)"
+SELENE = "175B,64,8,8,1,12288,96,96,2048,64,18.13"
+
+
+def steps_table(tmp_path: Path, header: str, row: str, device: str = "A100 80 GB") -> Path:
+    path = tmp_path / "steps.csv"
+    path.write_text(f"{header},Device\n{row},{device}\n", encoding="utf-8")
+    return path
+
+
+@pytest.mark.parametrize(
+    ("column", "figure"),
+    [
+        ("Iteration time (s)", 18.13), ("iteration time (ms)", 18130.0), ("samples per second", 64 / 18.13),
+        ("Tokens/s", 64 * 2048 / 18.13), ("Tokens/s/GPU", 2048 / 18.13),
+    ],
+)  # fmt: skip
+def test_steps_of_a_table_never_seen(tmp_path: Path, column: str, figure: float) -> None:
+    """Korthikanti's 175B with full recompute, without the column of virtual stages: 18.13 s."""
+    header = STEPS.replace("Iteration time (s)", column)
+    (found,) = validate_tables([steps_table(tmp_path, header, SELENE.replace("18.13", repr(figure)))])
+    (row,) = found.rows
+    assert row.published == pytest.approx(18.13)
+    assert abs(row.error_pct) < 12
+    assert row.name == "175B on 64: tp8 pp8 dp1"
+    assert row.note.endswith(
+        "recompute full; ± 2.1 % (mean absolute error of profile 'a100' on rows it was not fitted on)"
+    )
+
+
+def test_steps_that_cannot_be(tmp_path: Path) -> None:
+    header = STEPS.replace("DP,", "Recompute,")
+    path = steps_table(tmp_path, header, SELENE.replace("8,8,1,", "8,8,some,"))
+    with pytest.raises(SpecError) as caught:
+        validate_tables([path])
+    assert str(caught.value) == f"table {path}, line 2: unknown recompute 'some': known: full, no, none, selective"
+    path = steps_table(tmp_path, STEPS, SELENE.replace("18.13", ""))
+    with pytest.raises(SpecError) as caught:
+        validate_tables([path])
+    assert str(caught.value) == (
+        f"table {path}, line 2: it has none of iter_s, iteration_time_ms, samples_per_s, tokens_per_gpu_s, tokens_per_s"
+    )
+    path = steps_table(tmp_path, STEPS, SELENE, "H100")
+    (found,) = validate_tables([path])
+    assert "not calibrated: predicted from the data sheet of h100" in found.rows[0].note

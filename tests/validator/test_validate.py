@@ -220,12 +220,13 @@ def test_a_table_that_is_all_calibration_judges_nothing() -> None:
 
 
 def test_the_page_says_what_is_not_calibrated() -> None:
-    rows = [Compared(f"row {n}", 1.0, 1.0, "s", note=f"x; not calibrated here: {n // 2}") for n in range(4)]
-    page = validation_markdown([Validation("mine", "time", tuple(rows[:3]), "nothing")])
-    assert "X; not calibrated here: 0 (2 rows).\n\nX; not calibrated here: 1 (1 rows)." in page
+    rows = [Compared(f"row {n}", 1.0, 1.0, "s", note=f"x; not calibrated here: {n // 2}") for n in range(3)]
+    page = validation_markdown([Validation("mine", "time", tuple(rows), "nothing")])
+    assert "Not calibrated here: 0 (2 of 3 rows).\n\nNot calibrated here: 1 (1 of 3 rows)." in page
+    rows = [Compared(f"row {n}", 1.0, 1.0, "s", note=f"not calibrated here: {n} (a; b)") for n in range(4)]
     rows += [Compared(f"row {n}", 1.0, 1.0, "s", note=f"x; ± {n} %") for n in range(4)]
     page = validation_markdown([Validation("mine", "time", tuple(rows), "nothing")])
-    assert "Not calibrated: 4 of 8 rows, as in: x; not calibrated here: 0." in page
+    assert "Not calibrated here: 0 (a; b); and alike (4 of 8 rows)." in page
 
 
 def test_the_page_in_the_documents_is_what_the_command_makes() -> None:

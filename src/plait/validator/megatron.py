@@ -37,7 +37,7 @@ def validated(name: str, records: Sequence[Record], profile: Profile) -> Validat
 _NOTE = (
     "what the table does not say is chosen: the fastest micro-batch that fits the memory, and in a pipeline the fewest "
     "virtual stages above 1; no figure is fitted on these rows, but two are set by what is known of that year's "
-    "software (with those of 2022 the mean is 4.6 %), and other rules were looked at (3.2 and 3.8 %)"
+    "software (with those of 2022 the mean of table 1 is 4.6 %), and other rules were looked at (3.2 and 3.8 %)"
 )
 
 

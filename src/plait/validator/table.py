@@ -99,6 +99,10 @@ _SPELLINGS: Mapping[str, tuple[str, ...]] = {
     "vocab": ("vocab_size", "vocabulary"),
     "tflops_per_gpu": ("teraflops_per_gpu", "teraflop_s_per_gpu", "achieved_teraflop_s_per_gpu", "tflop_s_per_gpu"),
     "iteration_time_ms": ("iter_ms", "iter_time_ms", "iteration_ms", "step_ms", "step_time_ms"),
+    "samples_per_s": ("samples_per_second", "sequences_per_s", "sequences_per_second"),
+    "tokens_per_s": ("tokens_per_second", "tokens_s"),
+    "tokens_per_gpu_s": ("tokens_per_s_per_gpu", "tokens_per_second_per_gpu", "tokens_s_gpu", "tokens_per_gpu_per_s"),
+    "recompute": ("recomputation", "activation_recompute", "activation_checkpointing", "checkpointing"),
     "iter_s": ("iteration_time_s", "iteration_s", "step_s", "step_time_s", "iter_time_s"),
 }  # fmt: skip
 """A column's name, and others for it, after `spelling` has made them lower case and taken counts' words away."""

@@ -16,6 +16,7 @@ from plait.validator import (
     korthikanti,
     megatron,
     stage_times,
+    steps,
     tensor_scaling,
     tensor_speedup,
     vtrain,
@@ -27,13 +28,14 @@ from plait.validator.table import Compared, Record, Validate, Validation, read_r
 class Known(NamedTuple):
     """A sort of table: the file that comes with Plait, the columns that it is recognised by, and what compares it.
 
-    `one_of`: columns of which a table needs one, where it is not empty.
+    `one_of`: columns of which a table needs one, where it is not empty. `shipped`: one comes with Plait.
     """
 
     name: str
     columns: frozenset[str]
     validate: Validate
     one_of: frozenset[str] = frozenset()
+    shipped: bool = True
 
     def missing(self, spelled: Collection[str]) -> list[str]:
         """The columns that a table lacks, by the one spelling of those it has."""
@@ -45,7 +47,7 @@ class Known(NamedTuple):
 
 OPTIONAL = (
     "vocab", "interleave", "micro_batch", "params_B", "note", "status", "sync_buffer", "weights", "device", "link",
-    "sent_kB", "received_kB", "table", "layers", "heads", "hidden", "seq", "dp", "model",
+    "sent_kB", "received_kB", "table", "layers", "heads", "hidden", "seq", "dp", "model", "recompute",
 )  # fmt: skip
 """Columns that validators read where a table has them, as they spell them."""
 
@@ -80,6 +82,7 @@ def known_tables() -> tuple[Known, ...]:
         Known("megatron2019_weak_scaling", tensor_scaling.COLUMNS, tensor_scaling.validate),
         Known(speed, frozenset(distributed_llama.COLUMNS[speed]), _named(speed, distributed_llama.validate)),
         Known(transfer, frozenset(distributed_llama.COLUMNS[transfer]), _named(transfer, distributed_llama.validate)),
+        Known("training steps", steps.COLUMNS, steps.validate, steps.STEP_COLUMNS, shipped=False),
     )
 
 
@@ -125,7 +128,7 @@ def _validated(path: Path) -> Sequence[Validation]:
 def table_paths() -> list[Path]:
     """The tables that come with Plait and are compared."""
     folder = Path(str(files("plait.validator") / "tables"))
-    return [folder / f"{known.name}.csv" for known in known_tables()]
+    return [folder / f"{known.name}.csv" for known in known_tables() if known.shipped]
 
 
 def recognised(path: Path, records: Sequence[Record]) -> Known:

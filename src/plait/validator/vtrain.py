@@ -84,7 +84,8 @@ def _notes(records: Sequence[Record], rows: Sequence[Compared]) -> list[str]:
     if any(whole(record, "gpus") > DEVICES_PER_HOST for record in records):
         notes.append(
             "over several hosts nothing is fitted, but two facts of the machine (four adapters a host, messages in "
-            "parts) were put right from its sources after these rows had been read; before, the mean was 9.5 %"
+            "parts) were put right from its sources after vTrain's 109 rows of many hosts had been read; before, their "
+            "mean was 9.5 %"
         )
     return notes
 
