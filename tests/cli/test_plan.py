@@ -139,8 +139,74 @@ def test_replicas_are_simulated_once(run: Run, tmp_path: Path) -> None:
     assert run("plan", "qwen3-8b", "--cluster", "h100", "--gpus", 4, "--users", 4, "--dp", 4, "-o", path).exit_code == 0
     page = run("simulate", path)
     assert page.exit_code == 0, page.stderr
-    assert page.stdout.startswith("One of 4 replicas: all of them make 4 times its tokens.\n")
+    assert page.stdout.startswith(
+        "Simulated: 16 requests of 512 tokens, answers of 256, by 4 replicas. One of them is shown; tokens a second "
+        "and bytes are of all.\n"
+    )
     assert answer(run("simulate", path, "--json"))["predicted"]["replicas"] == 4
+
+
+HIDDEN_BYTES, TOKEN_BYTES = 4096 * 2, 8
+SAME = {
+    # two all-reduces a layer: of a prompt 3/2 of the activations by each of 4 ranks, of a token everything to 3 others
+    "a tensor group": (
+        ("--cluster", "rtx-4090", "--gpus", 4),
+        4 * 2 * 32 * HIDDEN_BYTES * (512 * 1.5 + 255 * 3),
+    ),
+    # three hand-overs, and the tokens back; every one of 4 micro-batches holds all users
+    "many users": (
+        ("--cluster", "home", "--users", 8, "--pp", 4),
+        32 * (3 * (512 + 255) * HIDDEN_BYTES + 256 * TOKEN_BYTES),
+    ),
+    "uneven users": (
+        ("--cluster", "rtx-4090", "--gpus", 4, "--dp", 4, "--users", 5, "--objective", "latency"),
+        0,
+    ),
+}
+
+
+@pytest.mark.parametrize(("asked", "sent_bytes"), SAME.values(), ids=SAME)
+def test_a_generation_plan_is_simulated_as_it_was_predicted(
+    run: Run, tmp_path: Path, asked: tuple[object, ...], sent_bytes: float
+) -> None:
+    """Without a word about the job, which the file holds: steady decoding, memory, and what the ranks send."""
+    path = tmp_path / "plan.toml"
+    planned = answer(run("plan", "llama3-8b", *asked, "--json", "-o", path))["chosen"]["predicted"]
+    values = answer(run("simulate", path, "--json"))
+    predicted = values["predicted"]
+    assert (values["job"]["prompt_tokens"], values["job"]["max_tokens"]) == (512, 256)
+    assert predicted["decode_tokens_per_s"] == pytest.approx(planned["decode_tokens_per_s"], rel=0.01)
+    assert predicted["peak_bytes"] == planned["peak_bytes"]
+    assert predicted["comm_bytes"] == pytest.approx(sent_bytes, rel=1e-3)
+    assert sum(stage["comm_bytes"] for stage in predicted["stages"]) == pytest.approx(predicted["comm_bytes"])
+
+
+def test_other_lengths_than_the_plans_job(run: Run, tmp_path: Path) -> None:
+    path = tmp_path / "plan.toml"
+    made = ("qwen3-0.6b", "--cluster", "macs", "--prompt", 64, "--max-tokens", 16, "--context", 128, "--users", 3)
+    assert run("plan", *made, "--objective", "latency", "-o", path).exit_code == 0
+    asked = [answer(run("simulate", path, "--json", *given))["job"] for given in ((), ("--prompt", 120, "--users", 2))]
+    assert asked[0] == {"prompt_tokens": 64, "max_tokens": 16, "users": 3}
+    assert asked[1] == {"prompt_tokens": 120, "max_tokens": 8, "users": 2}
+
+
+def test_where_no_plan_can_be_written(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Said before the search, which may take a while."""
+
+    def searched(*arguments: object, **options: object) -> None:
+        raise AssertionError("the search ran")
+
+    monkeypatch.setattr("plait.planner.plan.plan", searched)
+    missing = tmp_path / "not" / "there"
+    done = run("plan", "gpt2", "--cluster", "h100", "-o", missing / "plan.toml")
+    assert done.stderr == (
+        f"error: -o {missing / 'plan.toml'} cannot be written: there is no directory {missing} (mkdir -p {missing} "
+        "makes it)\n"
+    )
+    assert done.exit_code == 2
+    done = run("plan", "gpt2", "--cluster", "h100", "-o", tmp_path)
+    assert done.stderr == f"error: -o {tmp_path} is a directory: give a file in it, as in -o {tmp_path / 'plan.toml'}\n"
+    assert done.exit_code == 2
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ from plait.plans.layout import Layout, Stage
 from plait.plans.plan import Plan, check_plan, check_runnable
 from plait.plans.rules import DTYPE_BYTES
 from plait.spec.cluster import Cluster, Device, Host, Network, Wire
+from plait.spec.job import Job
 from plait.spec.model import ModelSpec, Rope
 
 SPEC = ModelSpec(
@@ -41,6 +42,19 @@ def test_a_file(tmp_path: Path) -> None:
     save_plan(plan(), tmp_path / "plan.toml")
     assert load_plan(tmp_path / "plan.toml") == plan()
     check_plan(plan(), SPEC)
+
+
+def test_the_job_that_a_plan_was_made_for(tmp_path: Path) -> None:
+    """Its context is the plan's; a job that the context has no room for is refused."""
+    made = Job(200, 56, 9)
+    save_plan(plan(), tmp_path / "plan.toml", job=made)
+    assert load_plan_file(tmp_path / "plan.toml") == PlanFile(plan(), None, replace(made, context=256))
+    assert refusal(dump_plan(plan(), job=Job(200, 57))) == (
+        "the plan: job: context is 256 positions, and a prompt of 200 and an answer of 57 tokens need 257: 1 more"
+    )
+    assert refusal(dump_plan(plan(), job=made).replace("users = 9", "user = 9")) == (
+        "the plan has a fault:\n  unknown key 'job.user': did you mean 'users'?"
+    )
 
 
 def refusal(text: str) -> str:

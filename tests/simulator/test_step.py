@@ -7,13 +7,16 @@ from itertools import pairwise
 
 import pytest
 
+from plait.costs.states import rank_parameters, state_bytes
+from plait.costs.training import TrainingModel
 from plait.errors import PlanError
 from plait.planner.placement import devices_in_order, training_layout
 from plait.plans.layout import Layout, Stage
 from plait.plans.split import Split, TrainingSetup
 from plait.plans.training import TrainingPlan
 from plait.simulator.step import StepForecast, forecast_step
-from plait.spec.cluster import Cluster, Device, Host, Network, Wire
+from plait.spec.cluster import Cluster, Device, Host, Network, Wire, equal_machine
+from plait.spec.job import TrainingJob
 from plait.spec.model import ModelSpec
 from plait.spec.presets import cluster_preset, model_preset
 from plait.timeline.compare import summarise
@@ -75,6 +78,29 @@ def test_replicas_are_one_position() -> None:
     found = forecast(plan(Split(dp=4, pp=2, tp=2)))
     assert found.timeline.ranks == (0, 8)
     assert [stage.ranks for stage in found.stages] == [tuple(range(8)), tuple(range(8, 16))]
+
+
+def test_bytes_are_what_all_ranks_send() -> None:
+    """Of two replicas of a pipeline: the timeline has one rank of each position."""
+    made = plan(Split(dp=2, pp=2))
+    found = forecast(made)
+    sent = sum(span.payload_bytes for span in found.timeline.spans)  # of each position's first rank
+    assert found.predicted["comm_bytes"] == 2 * sent
+    messages = 2 * 8 * 2048 * SPEC.hidden * 2  # forward and back, 8 micro-batches
+    assert found.predicted["comm_bytes"] > 2 * messages
+
+
+def test_a_tied_embedding_lies_once_on_a_position_that_has_both_ends() -> None:
+    """V-shaped: position 0 holds the first and the last stage. gpt-1.7b's head is its embedding."""
+    assert SPEC.tied
+    made = plan(Split(pp=2), "dualpipe-v", 8, 2)
+    machine = equal_machine(cluster_preset("a100", 2))
+    assert machine is not None
+    model = TrainingModel(SPEC, TrainingJob(8, 2048), machine)
+    setup, cut = made.setup, made.layout.cut
+    ends = [model.stage_state_bytes(setup, cut, stage) for stage in (0, 3)]
+    whole = rank_parameters(SPEC, [cut[0], cut[3]], 1, 1)
+    assert sum(ends) == pytest.approx(state_bytes(whole, model.recipe, 0, setup.split).total_bytes, abs=1)
 
 
 def message(made: TrainingPlan, machines: Cluster | None, spec: ModelSpec = SPEC) -> str:

@@ -7,12 +7,13 @@ import json
 import os
 import sys
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any, NoReturn, ParamSpec
 
 import typer
 from rich.console import Console
 
-from plait.errors import PlaitError, RunError, UsageError
+from plait.errors import PlaitError, PlanError, RunError, UsageError
 
 P = ParamSpec("P")
 
@@ -28,6 +29,17 @@ def write_json(values: Mapping[str, Any]) -> None:
     """Data: one JSON object on stdout."""
     json.dump(values, sys.stdout, ensure_ascii=False)
     sys.stdout.write("\n")
+
+
+def require_writable(path: Path) -> None:
+    """A file can be written there. Errors: PlanError, before any work is done for it."""
+    folder = path.parent
+    if path.is_dir():
+        raise PlanError(f"-o {path} is a directory: give a file in it, as in -o {path / 'plan.toml'}")
+    if not folder.is_dir():
+        raise PlanError(f"-o {path} cannot be written: there is no directory {folder} (mkdir -p {folder} makes it)")
+    if not os.access(path if path.exists() else folder, os.W_OK):
+        raise PlanError(f"-o {path} cannot be written: you may not write there")
 
 
 def fail(error: PlaitError) -> NoReturn:

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
 
 import typer
 
-from plait.cli.output import verb, words, write_json
+from plait.cli.output import require_writable, verb, words, write_json
 from plait.errors import SpecError
 
 if TYPE_CHECKING:
-    from plait.planner.result import Candidate, Choice, Objective
+    from plait.planner.result import Choice, Objective
     from plait.spec.cluster import Cluster
     from plait.spec.job import Job, TrainingJob
     from plait.spec.model import ModelSpec
@@ -60,6 +61,8 @@ def plan(
     from plait.planner.plan import plan as make_plan
     from plait.planner.result import choice_json
 
+    if output is not None:
+        require_writable(output)
     spec, machines = _model(model), _cluster(cluster, gpus)
     generation = _Generation(prompt, max_tokens, users, context)
     job: Job | TrainingJob
@@ -79,7 +82,7 @@ def plan(
         limits=limits,
     )
     if output is not None:
-        _write(choice.chosen, machines, output)
+        _write(choice, machines, job, output)
     if json:
         write_json(choice_json(choice))
         return
@@ -169,10 +172,24 @@ def _objective(name: str | None) -> Objective | None:
     raise SpecError(f"unknown objective {name!r}: {nearest(name, OBJECTIVES)}")
 
 
-def _write(chosen: Candidate, cluster: Cluster, output: Path) -> None:
+def _write(choice: Choice, cluster: Cluster, job: Job | TrainingJob, output: Path) -> None:
     from plait.plans.file import save_plan
 
-    save_plan(chosen.plan, output, cluster)
+    save_plan(choice.chosen.plan, output, cluster, _served(choice, job))
+
+
+def _served(choice: Choice, job: Job | TrainingJob) -> Job | None:
+    """The job with the users that the figures are of: for throughput every micro-batch holds all that were asked for.
+
+    None for training: its plan says all.
+    """
+    from plait.plans.plan import Plan
+
+    plan = choice.chosen.plan
+    if job.task == "train" or not isinstance(plan, Plan):
+        return None
+    users = plan.slots * plan.layout.axes.get("dp", 1) if choice.objective == "throughput" else job.users
+    return replace(job, users=users)
 
 
 def _print(choice: Choice) -> None:

@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 @verb
 def simulate(
     plan: Annotated[Path, typer.Argument(help="A plan file.")],
-    prompt: Annotated[int | None, typer.Option(min=1, help="Tokens of each prompt.")] = None,
-    max_tokens: Annotated[int | None, typer.Option(min=1, help="Tokens of each answer (16).")] = None,
-    users: Annotated[int | None, typer.Option(min=1, help="Requests; the plan's slots by default.")] = None,
+    prompt: Annotated[int | None, typer.Option(min=1, help="Tokens of each prompt; the plan's job's.")] = None,
+    max_tokens: Annotated[int | None, typer.Option(min=1, help="Tokens of each answer; the plan's job's.")] = None,
+    users: Annotated[int | None, typer.Option(min=1, help="Requests; the plan's job's.")] = None,
     rounds: Annotated[str | None, typer.Option(help="Rounds to draw, as in 0:8.")] = None,
     actions: Annotated[bool, typer.Option("--actions", help="Print every round's actions.")] = False,
     json: Annotated[bool, typer.Option("--json", help="One JSON object instead of a page.")] = False,
@@ -40,7 +40,7 @@ def simulate(
         return
     from plait.generation.forecast import forecast
 
-    _print(forecast(file, prompt, max_tokens or 16, users), rounds, actions=actions, as_json=json)
+    _print(forecast(file, prompt, max_tokens, users), rounds, actions=actions, as_json=json)
 
 
 def _refuse(given: list[str]) -> None:
@@ -54,16 +54,27 @@ def _print(record: RunRecord, rounds: str | None, *, actions: bool, as_json: boo
     from plait.reports.terminal import actions_text, parse_rounds, report, report_json
 
     if as_json:
-        values = {**report_json(record), "note": record.result["note"]}
+        values = {**report_json(record), "job": record.result["job"], "note": record.result["note"]}
         write_json({**values, "actions": actions_text(record.make_rounds()).splitlines()} if actions else values)
         return
     if actions:
         sys.stdout.write(actions_text(record.make_rounds()) + "\n")
-    replicas = record.result["predicted"]["replicas"]
-    if replicas > 1:
-        sys.stdout.write(f"One of {replicas} replicas: all of them make {replicas} times its tokens.\n\n")
+    sys.stdout.write(_asked(record) + "\n\n")
     report(record, Console(file=sys.stdout, highlight=False), None if rounds is None else parse_rounds(rounds))
-    sys.stdout.write(f"\nThe figures are {record.result['note']}.\n")
+    sys.stdout.write(f"\n{_DIFFERENCE}\nAbout the figures: {record.result['note']}.\n")
+
+
+_DIFFERENCE = "This is a whole run, prompts included; plait plan tells how long tokens take while everyone decodes."
+
+
+def _asked(record: RunRecord) -> str:
+    """What was simulated, in a sentence or two."""
+    job, replicas = record.result["job"], record.result["predicted"]["replicas"]
+    answers = f"{job['users']} requests of" if job["users"] > 1 else "one request of"
+    said = f"{answers} {job['prompt_tokens']} tokens, answers of {job['max_tokens']}"
+    if replicas == 1:
+        return f"Simulated: {said}."
+    return f"Simulated: {said}, by {replicas} replicas. One of them is shown; tokens a second and bytes are of all."
 
 
 def _step(plan: TrainingPlan, cluster: Cluster | None, *, actions: bool, as_json: bool) -> None:

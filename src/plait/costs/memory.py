@@ -62,19 +62,19 @@ def need_bytes(
 ) -> tuple[StageNeed, ...]:
     """What each stage needs to serve `slots` requests of at most `context` positions, prompts in pieces of `chunk`.
 
-    Of a tensor group the rank with the largest share. Requests are divided over dp × ep. Errors: SpecError, PlanError.
+    `slots` are of each replica (`Plan.slots`). Of a tensor group the rank with the largest share. Errors: SpecError,
+    PlanError.
     """
-    ep = layout.axes.get("ep", 1)
-    each = -(-slots // (layout.axes.get("dp", 1) * ep))
-    needs = []
-    for stage in layout.stages:
-        tp = layout.axes.get("tp", 1)
-        weights = weights_bytes(stage, spec, tp, ep)
-        cache = kv_bytes(stage, spec, each, context, tp)
-        needs.append(
-            StageNeed(weights, cache, workspace_bytes(stage, spec, max(each, min(chunk, context)), each, context, tp))
+    tp, ep = layout.axes.get("tp", 1), layout.axes.get("ep", 1)
+    tokens = max(slots, min(chunk, context))
+    return tuple(
+        StageNeed(
+            weights_bytes(stage, spec, tp, ep),
+            kv_bytes(stage, spec, slots, context, tp),
+            workspace_bytes(stage, spec, tokens, slots, context, tp),
         )
-    return tuple(needs)
+        for stage in layout.stages
+    )
 
 
 def weights_bytes(stage: Stage, spec: ModelSpec, tp: int = 1, ep: int = 1) -> int:

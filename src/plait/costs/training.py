@@ -173,8 +173,7 @@ class TrainingModel:
         Without replicas there is no reduction in a round: the exchange then counts with the optimizer.
         """
         split, layers = setup.split, cut[stage]
-        parameters = rank_parameters(self.spec, [layers], split.tp, split.ep)
-        tail = self.reductions.tail(setup, parameters, self._count((layers,)))
+        tail = self.reductions.tail(setup, self._own_parameters(setup, cut, stage), self._count((layers,)))
         tied_s = tied_bytes = 0.0
         if layers[0] == 0 or layers[1] == self.spec.layers:
             tied_s, tied_bytes = self._tied(setup, 0 if layers[0] == 0 else split.pp - 1)
@@ -184,8 +183,19 @@ class TrainingModel:
 
     def stage_state_bytes(self, setup: TrainingSetup, cut: Cut, stage: int) -> int:
         """Weights, gradients and optimizer states of one stage on a device."""
-        parameters = rank_parameters(self.spec, [cut[stage]], setup.split.tp, setup.split.ep)
+        parameters = self._own_parameters(setup, cut, stage)
         return round(state_bytes(parameters, self.recipe, setup.zero, setup.split).total_bytes)
+
+    def _own_parameters(self, setup: TrainingSetup, cut: Cut, stage: int) -> RankParameters:
+        """What a stage adds to those before it on its position, where a tied embedding may lie already."""
+        held = next((stages for stages in positions(setup) if stage in stages), (stage,))
+        before = [cut[each] for each in held[: held.index(stage)]]
+        split = setup.split
+        own = rank_parameters(self.spec, [*before, cut[stage]], split.tp, split.ep)
+        if not before:
+            return own
+        less = rank_parameters(self.spec, before, split.tp, split.ep)
+        return RankParameters(*(one - two for one, two in zip(own, less, strict=True)))
 
     # whole steps
 

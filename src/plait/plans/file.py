@@ -2,19 +2,19 @@
 
 A file of generation says ``task = "generate"`` or nothing, one of training ``task = "train"`` (`plans.training_file`).
 A plan for other machines than this one holds them in a ``[cluster]`` table, written as a cluster file is: the file can
-be simulated alone, wherever it is.
+be simulated alone, wherever it is. ``[job]`` says what a plan of generation was made for, so that it is simulated so.
 """
 
 from __future__ import annotations
 
 import tomllib
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 import tomli_w
 from pydantic import Field
 
-from plait.errors import PlanError, nearest
+from plait.errors import PlanError, SpecError, nearest
 from plait.plans.layout import Layout
 from plait.plans.plan import Plan
 from plait.plans.stage_file import (
@@ -28,6 +28,7 @@ from plait.plans.training import TrainingPlan
 from plait.plans.training_file import training_plan_from_table, training_values
 from plait.spec.cluster import Cluster
 from plait.spec.cluster_file import cluster_table
+from plait.spec.job import Job
 from plait.spec.tables import Table, read_toml, validated
 
 FORMAT = 1
@@ -36,11 +37,24 @@ FORMAT = 1
 TASKS = ("generate", "train")
 
 
+_Count = Annotated[int, Field(ge=1)]
+
+
 class PlanFile(NamedTuple):
-    """What a plan file holds. `cluster` None: the plan is for this machine."""
+    """What a plan file holds. `cluster` None: the plan is for this machine.
+
+    `job`: what a plan of generation was made for, its users those of all replicas; None where nobody said.
+    """
 
     plan: Plan | TrainingPlan
     cluster: Cluster | None = None
+    job: Job | None = None
+
+
+class _JobTable(Table):
+    prompt_tokens: _Count
+    max_tokens: _Count
+    users: _Count = 1
 
 
 class _PlanTable(Table):
@@ -57,11 +71,12 @@ class _PlanTable(Table):
     reason: str = ""
     axes: dict[str, int]
     stages: list[StageTable] = Field(min_length=1)
+    job: _JobTable | None = None
     cluster: dict[str, Any] | None = None
 
 
-def dump_plan(plan: Plan, cluster: Cluster | None = None) -> str:
-    """The plan as the text of a plan file."""
+def dump_plan(plan: Plan, cluster: Cluster | None = None, job: Job | None = None) -> str:
+    """The plan as the text of a plan file, with its cluster, and the job that it was made for."""
     layout, names = plan.layout, device_names(cluster)
     values: dict[str, Any] = {
         "plait": FORMAT,
@@ -77,15 +92,20 @@ def dump_plan(plan: Plan, cluster: Cluster | None = None) -> str:
         "axes": dict(layout.axes),
         "stages": [stage_values(stage, names) for stage in layout.stages],
     }
-    return tomli_w.dumps(values | _cluster_values(cluster))
+    return tomli_w.dumps(values | _job_values(job) | _cluster_values(cluster))
 
 
-def dump_any_plan(plan: Plan | TrainingPlan, cluster: Cluster | None = None) -> str:
-    """A plan of either task as the text of a plan file."""
+def dump_any_plan(plan: Plan | TrainingPlan, cluster: Cluster | None = None, job: Job | None = None) -> str:
+    """A plan of either task as the text of a plan file; `job` is of generation."""
     if isinstance(plan, Plan):
-        return dump_plan(plan, cluster)
+        return dump_plan(plan, cluster, job)
     values = {"plait": FORMAT, "task": "train", **training_values(plan, device_names(cluster))}
     return tomli_w.dumps(values | _cluster_values(cluster))
+
+
+def _job_values(job: Job | None) -> dict[str, Any]:
+    """Its context is the plan's."""
+    return {} if job is None else {"job": {name: getattr(job, name) for name in _JobTable.model_fields}}
 
 
 def _cluster_values(cluster: Cluster | None) -> dict[str, Any]:
@@ -112,7 +132,16 @@ def plan_file_from_table(values: dict[str, Any], what: str = "the plan") -> Plan
         return _fitting(PlanFile(plan, cluster))
     table = validated(_PlanTable, values, what, PlanError)
     cluster = cluster_in_file(table.cluster, what)
-    return _fitting(PlanFile(_plan(table, cluster), cluster))
+    return _fitting(PlanFile(_plan(table, cluster), cluster, _job(table, what)))
+
+
+def _job(table: _PlanTable, what: str) -> Job | None:
+    if table.job is None:
+        return None
+    try:
+        return Job(**table.job.model_dump(), context=table.context)
+    except SpecError as error:
+        raise PlanError(f"{what}: {error}") from None
 
 
 def _plan(table: _PlanTable, cluster: Cluster | None) -> Plan:
@@ -155,6 +184,6 @@ def load_any_plan(path: Path) -> Plan | TrainingPlan:
     return load_plan_file(path).plan
 
 
-def save_plan(plan: Plan | TrainingPlan, path: Path, cluster: Cluster | None = None) -> None:
-    """Write a plan file, with the cluster that it is for."""
-    path.write_text(dump_any_plan(plan, cluster), encoding="utf-8")
+def save_plan(plan: Plan | TrainingPlan, path: Path, cluster: Cluster | None = None, job: Job | None = None) -> None:
+    """Write a plan file, with the cluster that it is for, and the job that a plan of generation was made for."""
+    path.write_text(dump_any_plan(plan, cluster, job), encoding="utf-8")

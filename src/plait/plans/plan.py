@@ -22,7 +22,8 @@ class Plan:
     """How one model is split for generation.
 
     `chunk`: positions of a prompt that go through the stages together, a multiple of 64. `context`: positions that a
-    request's KV cache holds. `slots`: requests in flight at most. `reason` says why it was chosen.
+    request's KV cache holds. `slots`: requests in flight at most, of each replica: of the whole plan dp × ep times as
+    many. `reason` says why it was chosen.
     """
 
     model: str

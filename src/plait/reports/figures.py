@@ -35,7 +35,7 @@ def figures(record: RunRecord, timeline: Timeline | None, source: str) -> Figure
     if timeline is None:
         return None
     summary = summarise(timeline)
-    sent = _sent_bytes(timeline)
+    sent = {stage: round(size * record.result.get("copies", 1)) for stage, size in _sent_bytes(timeline).items()}
     stages = [
         {**_facts(record, one.stage), **one.shares._asdict(), "comm_bytes": sent.get(one.stage, 0)}
         for one in summary.stages
@@ -46,13 +46,18 @@ def figures(record: RunRecord, timeline: Timeline | None, source: str) -> Figure
 
 
 def _speeds(record: RunRecord, timeline: Timeline) -> Figures:
-    """Tokens and when they came, of the tokens that the requests kept; nothing where no rounds are recorded."""
+    """Tokens and when they came, of the tokens that the requests kept; nothing where no rounds are recorded.
+
+    Where `result` has "copies", so many times the timeline's requests are served at the same time, by all replicas.
+    """
     if not record.rounds:
         return {}
     requests = record.result.get("requests")
     counts = None if requests is None else {number: len(one["tokens"]) for number, one in enumerate(requests)}
     metrics = generation_metrics(timeline, record.make_rounds(), counts)
-    return {key: value for key, value in metrics.items() if "token" in key or key == "ttft_s"}
+    copies = record.result.get("copies", 1)
+    scaled = {key: value * copies if key.endswith("tokens_per_s") else value for key, value in metrics.items()}
+    return {key: value for key, value in scaled.items() if "token" in key or key == "ttft_s"}
 
 
 def _facts(record: RunRecord, stage: int) -> Figures:
@@ -65,11 +70,10 @@ def _facts(record: RunRecord, stage: int) -> Figures:
 
 
 def _sent_bytes(timeline: Timeline) -> dict[int, int]:
-    """What each stage put on its links."""
+    """What the ranks of each stage put on their links: messages, and what they exchange inside actions."""
     sent: dict[int, int] = defaultdict(int)
     for span in timeline.spans:
-        if span.action.kind.sends:
-            sent[span.action.stage] += span.payload_bytes
+        sent[span.action.stage] += span.payload_bytes
     return dict(sent)
 
 

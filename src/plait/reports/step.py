@@ -25,14 +25,14 @@ _FIGURES = (
     ("mfu", "MFU"),
     ("bubble", "bubble"),
     ("residue_s", "residue"),
-    ("comm_bytes", "bytes a rank sends"),
+    ("comm_bytes", "bytes sent"),
     ("peak_bytes", "peak memory"),
 )
 
 
 def step_json(forecast: StepForecast) -> dict[str, Any]:
-    """The step under the keys that Plait uses everywhere. Seconds and bytes of a stage are of one rank."""
-    shares, sent = _shares(forecast.timeline), _sent(forecast.timeline)
+    """The step under the keys that Plait uses everywhere. Seconds of a stage are of one rank, `comm_bytes` of all."""
+    shares, sent = _shares(forecast.timeline), _sent(forecast)
     plan = forecast.plan
     return {
         "model": plan.model,
@@ -121,11 +121,11 @@ def _shares(timeline: Timeline) -> Mapping[int, Shares]:
     return {one.stage: one.shares for one in summarise(timeline).stages}
 
 
-def _sent(timeline: Timeline) -> Mapping[int, int]:
-    """What a rank of each stage sends: messages, reductions, and exchanges inside its actions."""
+def _sent(forecast: StepForecast) -> Mapping[int, int]:
+    """What the ranks of each stage send: messages, reductions, and exchanges inside their actions."""
     sent: Counter[int] = Counter()
-    for span in timeline.spans:
-        sent[span.action.stage] += span.payload_bytes
+    for span in forecast.timeline.spans:  # of one rank, which stands for all of its stage
+        sent[span.action.stage] += span.payload_bytes * len(forecast.plan.layout.stages[span.action.stage].ranks)
     return sent
 
 

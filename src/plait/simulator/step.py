@@ -31,9 +31,9 @@ from plait.timeline.training_metrics import training_metrics
 class StepForecast:
     """One step. `timeline` has each position's first rank, which stands for the others.
 
-    `predicted` holds the design's keys, seconds and bytes of one rank, the mean over all. Its `step_s` has what the
-    timeline lacks: `residue_s`, and what a step takes beside its actions. `free_bytes`: of each position's tightest
-    device. `note` says how far the figures are calibrated.
+    `predicted` holds the design's keys: seconds of a rank, the mean over all; `comm_bytes` of all ranks. Its `step_s`
+    has what the timeline lacks: `residue_s`, and what a step takes beside its actions. `free_bytes`: of each position's
+    tightest device. `note` says how far the figures are calibrated.
     """
 
     plan: TrainingPlan
@@ -148,7 +148,7 @@ def _residue(model: TrainingModel, plan: TrainingPlan) -> float:
 
 
 def _of_one_rank(metrics: Mapping[str, float], machines: _Machines, plan: TrainingPlan) -> dict[str, float]:
-    """The step's figures of a rank, the mean over all, as the planner tells them.
+    """The step's figures as the planner tells them: seconds of a rank, the mean over all.
 
     The residue, and what a step takes beside its actions, are added to the step and to what a rank waits, so that
     compute, transfer and wait add up to the step.
@@ -156,7 +156,7 @@ def _of_one_rank(metrics: Mapping[str, float], machines: _Machines, plan: Traini
     residue_s = machines.residue * max(0.0, metrics["step_s"] - machines.tail_s)
     step_s = metrics["step_s"] + residue_s + machines.beside_s
     found = {**metrics, "step_s": step_s, "residue_s": residue_s}
-    found |= {key: metrics[key] / plan.layout.ranks for key in ("compute_s", "transfer_s", "comm_bytes")}
+    found |= {key: metrics[key] / plan.layout.ranks for key in ("compute_s", "transfer_s")}
     found["wait_s"] = step_s - found["compute_s"] - found["transfer_s"]
     found["bubble"] = 1 - found["compute_s"] / step_s
     found["mfu"] = metrics["mfu"] * metrics["step_s"] / step_s
