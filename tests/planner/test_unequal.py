@@ -122,13 +122,16 @@ def test_directed_links_decide_the_order() -> None:
 
 
 def test_break_even_is_in_times_the_links() -> None:
-    choice = plan_training(model(layers=12), unequal((300, 80), (150, 80), bandwidth=100e9), TrainingJob(64, 512))
+    def over(bandwidth: float) -> Choice:
+        return plan_training(model(layers=12), unequal((300, 80), (150, 80), bandwidth=bandwidth), TrainingJob(64, 512))
+
+    choice = over(1e10)
     (one,) = (each for each in choice.break_even if each.kind == "one device")
     assert one.quantity == "bandwidth of all links, × what it is"
+    assert one.text == f"one device wins below {one.value:.3g} × the bandwidth of these links, in place of pipeline"
     assert 0 < one.value < 1
-    slower = unequal((300, 80), (150, 80), bandwidth=100e9 * one.value / 2)
-    assert plan_training(model(layers=12), slower, TrainingJob(64, 512)).chosen.kind == "one device"
-    assert one.text == f"one device wins below {one.value:.3g} × the bandwidth of these links"
+    assert over(1e10 * one.value * 0.95).chosen.kind == "one device"
+    assert over(1e10 * one.value * 1.05).chosen.kind == choice.chosen.kind == "pipeline"
 
 
 def test_nothing_fits() -> None:

@@ -9,16 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 
 from plait.costs.training import TrainingModel
 from plait.errors import CapacityError, PlanError
 from plait.planner.grid import Grid
 from plait.planner.placement import devices_in_order, training_layout
-from plait.planner.result import Candidate, Choice, DeviceMemory, Objective
+from plait.planner.result import BreakEven, Candidate, Choice, DeviceMemory, Objective
 from plait.planner.scoring import Scored, actions, simulated
 from plait.planner.selection import Selection
 from plait.planner.space import TrainingLimits
-from plait.planner.training_break_even import break_evens
+from plait.planner.training_break_even import KindAt, break_evens, cluster_over, over
 from plait.planner.training_capacity import shortfall
 from plait.planner.training_forecast import simulated_figures, simulated_until_best
 from plait.planner.training_limits import require_limits
@@ -44,9 +45,11 @@ def plan_training(
     *,
     top: int = 10,
     limits: TrainingLimits | None = None,
+    break_even: bool = True,
 ) -> Choice:
     """The best way to train on this cluster, the `top` best, and the best of every other kind with why it loses.
 
+    `break_even`: also look for the links from which on another kind wins, which takes several searches.
     Errors: PlanError for an objective or a limit that cannot be, CapacityError where nothing fits in memory, with what
     is missing and the nearest that fits.
     """
@@ -59,7 +62,7 @@ def plan_training(
     if machine is None:
         from plait.planner.unequal import plan_unequal
 
-        return plan_unequal(spec, cluster, job, top=top, limits=limits)
+        return plan_unequal(spec, cluster, job, top=top, limits=limits, break_even=break_even)
     model = TrainingModel(spec, job, machine)
     selection = Selection(Grid(model, devices, limits))
     best = selection.best(max(_SIMULATED, top))
@@ -71,7 +74,7 @@ def plan_training(
     names = devices_in_order(cluster)
     host_of = {device.name: device.host for device in cluster.devices}
     answer = _Answer(model, cluster, devices, names, tuple(host_of[name] for name in names))
-    return _choice(answer, selection, (ranked, others), max(_SIMULATED, top), top)
+    return _choice(answer, selection, (ranked, others), top, break_even)
 
 
 def _device_count(cluster: Cluster, limits: TrainingLimits) -> int:
@@ -168,10 +171,10 @@ class _Answer:
 
 
 def _choice(
-    answer: _Answer, selection: Selection, ways: tuple[list[Scored], list[Scored]], simulated_first: int, top: int
+    answer: _Answer, selection: Selection, ways: tuple[list[Scored], list[Scored]], top: int, break_even: bool
 ) -> Choice:
     links = answer.links
-    shown = _simulated(answer, ways, simulated_first, top)
+    shown = _simulated(answer, ways, max(_SIMULATED, top), top)
     winner = shown[0]
     other_kinds = [one for one in shown if one.kind != winner.kind]
     reason = why_it_wins(winner.setup, winner.figures, links)
@@ -182,14 +185,35 @@ def _choice(
     for one in shown:
         loses = "" if one is winner else why_it_loses(winner.setup, winner.figures, one.setup, one.figures, links)
         made.append(_candidate(answer, one, loses, reason if one is winner else ""))
+    found: tuple[BreakEven, ...] = ()
+    if break_even:
+        kind_at = _kinds_over(answer, selection)
+        found = break_evens(selection, answer.devices, winner, _best_of_kinds(other_kinds), kind_at)
     return Choice(
         "step",
         made[0],
         tuple(made),
         selection.rejected(),
-        break_evens(selection, answer.devices, winner, _best_of_kinds(other_kinds)),
+        found,
         reason,
     )
+
+
+def _kinds_over(answer: _Answer, selection: Selection) -> KindAt:
+    """The kind that is chosen over links of so many times the bandwidth: between hosts, or within the only one."""
+    model, limits = answer.model, selection.grid.limits
+    between = model.machine.hosts > 1
+
+    @cache
+    def kind_at(by: float) -> str:
+        machine = model.machine._replace(network=over(model.machine.network, between, by))
+        there = TrainingModel(model.spec, model.job, machine, model.profile)
+        again = Selection(Grid(there, answer.devices, limits))
+        ranked, _ = ranked_ways(there, again, again.best(_SIMULATED))
+        changed = replace(answer, model=there, cluster=cluster_over(answer.cluster, by, between))
+        return _simulated(changed, (ranked, []), 1, 1)[0].kind
+
+    return kind_at
 
 
 def _simulated(answer: _Answer, ways: tuple[list[Scored], list[Scored]], least: int, top: int) -> list[Scored]:

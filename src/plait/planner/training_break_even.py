@@ -1,4 +1,4 @@
-"""From which bandwidth on another kind of split would win: ways to split computed again over other links."""
+"""From which bandwidth on another kind of split wins: guessed by the closed form, and planned again on both sides."""
 
 from __future__ import annotations
 
@@ -12,47 +12,82 @@ from plait.planner.result import BreakEven
 from plait.planner.scoring import Scored, closed
 from plait.planner.selection import Selection
 from plait.plans.split import TrainingSetup
-from plait.spec.cluster import Network, Wire
+from plait.spec.cluster import Cluster, Network, Wire
 from plait.units import format_rate
 
 FAR = 1000.0
 """Looked for up to so many times the bandwidth there is, and down to so small a part of it."""
 _OTHERS = 30.0
-"""Where there is time, every kind is searched again over links so many times as fast and as slow."""
+"""The best of every kind is also looked up over links so many times as fast and as slow."""
 _TIME = 50_000
-"""There is time where the search looks at no more ways than that."""
-_AGAIN = 2
+"""There is time to plan again where the search looks at no more ways than that: larger ones have no break-even."""
+NEAR = 0.05
+"""A break-even is told where planning again so much below and above it (a share of it) gives the two answers."""
+_ROUNDS = 4
 _STEPS = 12
-_NEAR = 0.01
+_CLOSE = 0.01
+
+KindAt = Callable[[float], str]
+"""The kind that is chosen where links have so many times the bandwidth: a whole search."""
 
 
-def break_evens(selection: Selection, devices: int, winner: Scored, others: Iterable[Scored]) -> tuple[BreakEven, ...]:
-    """The next bandwidth below, and above, what there is at which another kind takes as long as the winner's, if any.
+def break_evens(
+    selection: Selection, devices: int, winner: Scored, others: Iterable[Scored], kind_at: KindAt
+) -> tuple[BreakEven, ...]:
+    """The next bandwidth below, and above, what there is from which on another kind is chosen, if any.
 
-    The bandwidth is that between hosts, or within the host where there is only one. Compared are the best setup of each
-    kind here and, in small searches, over far faster and far slower links and where kinds meet; by the closed form.
+    The bandwidth is that between hosts, or within the host where there is only one. The closed form says where to look,
+    and `kind_at` whether that is true. None in searches so large that there is no time to plan again.
     """
+    if selection.looked_at > _TIME:
+        return ()
     compared = _Compared(selection, devices, winner.kind)
     for one in (winner, *others):
         compared.setups.setdefault(one.kind, []).append(one.setup)
-    small = selection.looked_at <= _TIME
-    if small:
-        compared.search(_OTHERS)
-        compared.search(1 / _OTHERS)
+    compared.search(_OTHERS)
+    compared.search(1 / _OTHERS)
     found = []
     for far in (1 / FAR, FAR):
-        nearest = compared.nearest(far)
-        for _ in range(_AGAIN if small else 0):
-            if nearest is None or not compared.search(nearest[0]):
-                break
-            nearest = compared.nearest(far)
-        if nearest is not None:
-            found.append(_break_even(selection.grid.model, nearest[1], nearest[0], compared.between))
+        guess = compared.nearest(far)
+        true = flip(kind_at, winner.kind, far, None if guess is None else guess[0])
+        if true is not None:
+            factor, kind = true
+            found.append(_break_even(selection.grid.model, (winner.kind, kind), factor, compared.between))
     return tuple(found)
 
 
+def flip(kind_at: KindAt, winner: str, far: float, guess: float | None) -> tuple[float, str] | None:
+    """The factor between 1 and `far` at which another kind is chosen in place of `winner`, and that kind.
+
+    What is returned has been planned on both sides, `NEAR` from it; None where no such place is found in a few rounds.
+    """
+    outward = 1 + NEAR if far > 1 else 1 - NEAR
+    inward = 2 - outward
+    limit = _OTHERS if far > 1 else 1 / _OTHERS
+    inside, outside = 1.0, None
+    if guess is None:
+        if kind_at(limit) == winner:
+            return None
+        outside = limit
+        guess = limit**0.5
+    for _ in range(_ROUNDS):
+        if (guess * inward - 1) * (far - 1) > 0 and kind_at(guess * inward) != winner:
+            outside = guess * inward
+        else:
+            beyond = kind_at(guess * outward)
+            if beyond != winner:
+                return guess, beyond
+            inside = guess * outward
+            if outside is None:
+                outside = limit if (limit - inside) * (far - 1) > 0 else far
+                if kind_at(outside) == winner:
+                    return None
+        guess = (inside * outside) ** 0.5
+    return None
+
+
 class _Compared:
-    """Kinds of split over links that are so many times as fast; what was computed once is kept."""
+    """Kinds of split over links that are so many times as fast, by the closed form; what was computed is kept."""
 
     def __init__(self, selection: Selection, devices: int, winner: str) -> None:
         self.model, self.limits, self.devices = selection.grid.model, selection.grid.limits, devices
@@ -61,15 +96,12 @@ class _Compared:
         self._models = {1.0: self.model}
         self._seconds: dict[tuple[TrainingSetup, float], float] = {}
 
-    def search(self, by: float) -> bool:
-        """Add the best of every kind over links `by` times as fast; True where one of them is new."""
-        new = False
+    def search(self, by: float) -> None:
+        """Add the best of every kind over links `by` times as fast."""
         for kind, setup in _best_of_kinds(Selection(Grid(self._over(by), self.devices, self.limits))):
             known = self.setups.setdefault(kind, [])
             if setup not in known:
                 known.append(setup)
-                new = True
-        return new
 
     def nearest(self, far: float) -> tuple[float, str] | None:
         """The factor between 1 and `far`, and the kind, that first takes as long as the winner's."""
@@ -93,7 +125,8 @@ class _Compared:
 
     def _over(self, by: float) -> TrainingModel:
         if by not in self._models:
-            self._models[by] = _over(self.model, self.between, by)
+            machine = self.model.machine._replace(network=over(self.model.machine.network, self.between, by))
+            self._models[by] = TrainingModel(self.model.spec, self.model.job, machine, self.model.profile)
         return self._models[by]
 
 
@@ -105,15 +138,15 @@ def _best_of_kinds(selection: Selection) -> Iterable[tuple[str, TrainingSetup]]:
     return [(kind, one.setup) for kind, one in best.items()]
 
 
-def _break_even(model: TrainingModel, kind: str, factor: float, between: bool) -> BreakEven:
-    network = model.machine.network
+def _break_even(model: TrainingModel, kinds: tuple[str, str], factor: float, between: bool) -> BreakEven:
+    network, (winner, kind) = model.machine.network, kinds
     there = _per_device(model, network.between_hosts if between else network.within_host)
     value = factor * there
     where = "between hosts" if between else "within the host"
     at = f"{format_rate(value)} a device {where}"
     text = f"{kind} wins from {at} on" if factor > 1 else f"{kind} wins below {at}"
     quantity = "bandwidth between hosts, bytes/s a device" if between else "bandwidth within a host, bytes/s"
-    return BreakEven(kind, quantity, value, f"{text} (there are {format_rate(there)})")
+    return BreakEven(kind, quantity, value, f"{text}, in place of {winner} (there are {format_rate(there)})")
 
 
 def _per_device(model: TrainingModel, wire: Wire) -> float:
@@ -123,15 +156,29 @@ def _per_device(model: TrainingModel, wire: Wire) -> float:
     return min(wire.bandwidth, wire.host_bandwidth / model.machine.devices_per_host)
 
 
-def _over(model: TrainingModel, between: bool, by: float) -> TrainingModel:
-    """The same model over links that are `by` times as fast."""
-    network = model.machine.network
+def over(network: Network, between: bool, by: float) -> Network:
+    """The same network with `by` times the bandwidth between hosts, or within them."""
     if between:
-        changed = Network(network.within_host, _faster(network.between_hosts, by))
-    else:
-        changed = Network(_faster(network.within_host, by), network.between_hosts)
-    machine = model.machine._replace(network=changed)
-    return TrainingModel(model.spec, model.job, machine, model.profile)
+        return Network(network.within_host, _faster(network.between_hosts, by))
+    return Network(_faster(network.within_host, by), network.between_hosts)
+
+
+def cluster_over(cluster: Cluster, by: float, between: bool | None = None) -> Cluster:
+    """The same cluster with `by` times the bandwidth: of links between hosts, within them, or (None) of all."""
+    host_of = {device.name: device.host for device in cluster.devices} | {
+        host.name: host.name for host in cluster.hosts
+    }
+    links = tuple(
+        replace(link, bandwidth=link.bandwidth * by)
+        if between is None or between == (host_of[link.source] != host_of[link.target])
+        else link
+        for link in cluster.links
+    )
+    network = cluster.network
+    for which in (True, False) if network is not None else ():
+        if between in (None, which) and network is not None:
+            network = over(network, which, by)
+    return replace(cluster, links=links, network=network)
 
 
 def _faster(wire: Wire, by: float) -> Wire:
@@ -155,7 +202,7 @@ def _root(function: Callable[[float], float], positive: tuple[float, float], neg
     for _ in range(_STEPS):
         at = (high[0] * low[1] - low[0] * high[1]) / (low[1] - high[1])
         value = function(at)
-        if abs(high[0] - low[0]) < _NEAR * at or value == 0:
+        if abs(high[0] - low[0]) < _CLOSE * at or value == 0:
             return at
         if value > 0:
             high = at, value

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import cache
 
 import numpy as np
 
@@ -28,6 +29,7 @@ from plait.planner.cut import Cut
 from plait.planner.exact import Problem, best_throughput
 from plait.planner.result import Choice, Rejected
 from plait.planner.space import TrainingLimits, divisors, micro_batch_sizes
+from plait.planner.training_break_even import KindAt, cluster_over
 from plait.planner.unequal_answer import answer
 from plait.planner.unequal_costs import Machines, Way, counted, sort_of
 from plait.planner.unequal_improve import UNEQUAL_SCHEDULES, improved
@@ -41,18 +43,32 @@ _SMALL = 4
 """Every number of stages up to this is tried: with few micro-batches a short pipeline wins."""
 _SIZES = (1, 2, 4, 8, 16, 32, 64)
 _SCHEDULES = UNEQUAL_SCHEDULES
-_INFINITE = float("inf")
+_FEW = 8
+"""Break-evens are looked for, by planning again, on so many devices at most."""
 
 
-def plan_unequal(spec: ModelSpec, cluster: Cluster, job: TrainingJob, *, top: int, limits: TrainingLimits) -> Choice:
+def plan_unequal(
+    spec: ModelSpec, cluster: Cluster, job: TrainingJob, *, top: int, limits: TrainingLimits, break_even: bool = True
+) -> Choice:
     """The best of all that the module's docstring names. Errors: CapacityError where nothing fits."""
+
+    @cache
+    def kind_at(by: float) -> str:
+        return _planned(spec, cluster_over(cluster, by), job, 1, limits, None).chosen.kind
+
+    return _planned(spec, cluster, job, top, limits, kind_at if break_even and len(cluster.devices) <= _FEW else None)
+
+
+def _planned(
+    spec: ModelSpec, cluster: Cluster, job: TrainingJob, top: int, limits: TrainingLimits, kind_at: KindAt | None
+) -> Choice:
     machines = Machines(spec, job, cluster)
     devices = list(cluster.devices)[: limits.devices]
     refused: dict[tuple[int, int], Rejected] = {}
     found = counted(machines, list(_ways(machines, devices, limits, refused)))
     found += improved(machines, devices, limits, found)
     alone = list(_equal_alone(spec, cluster, devices, job, top, limits))
-    return answer(machines, devices, found, alone, list(refused.values()), top)
+    return answer(machines, devices, found, alone, list(refused.values()), top, kind_at)
 
 
 # what is looked at
@@ -251,7 +267,12 @@ def _equal_alone(
         links = tuple(link for link in cluster.links if {link.source, link.target} <= inside)
         try:
             yield plan_training(
-                spec, Cluster(hosts, few, links, cluster.network), job, top=top, limits=replace(limits, devices=None)
+                spec,
+                Cluster(hosts, few, links, cluster.network),
+                job,
+                top=top,
+                limits=replace(limits, devices=None),
+                break_even=False,
             )
         except (CapacityError, PlanError):  # a limit that needs more devices than there are of this sort
             continue

@@ -11,7 +11,7 @@ from plait.errors import CapacityError
 from plait.planner.placement import link_capacity
 from plait.planner.result import BreakEven, Candidate, Choice, DeviceMemory, Rejected
 from plait.planner.space import kind_of
-from plait.planner.training_break_even import FAR, crossing
+from plait.planner.training_break_even import FAR, KindAt, crossing, flip
 from plait.planner.training_words import split_words
 from plait.planner.unequal_costs import Counted, Machines, Way, counted
 from plait.plans.layout import Layout, Stage
@@ -22,7 +22,6 @@ from plait.units import format_bytes, format_seconds
 _OTHERS = 30.0
 _COMPARED = 100
 """So many of the best ways are looked at again over links so many times as fast, and as slow."""
-_AGAIN = 3
 
 
 def answer(
@@ -32,6 +31,7 @@ def answer(
     alone: Sequence[Choice],
     refused: Sequence[Rejected],
     top: int,
+    kind_at: KindAt | None,
 ) -> Choice:
     """All ways ranked; `alone` are the answers for the equal devices of each sort. Errors: CapacityError."""
     fitting = sorted((one for one in found if one.over_bytes <= 0), key=lambda one: one.figures["step_s"])
@@ -43,7 +43,7 @@ def answer(
         raise CapacityError(_nothing(machines, devices, found))
     candidates.sort(key=lambda one: (one.predicted["step_s"], one.split.ranks))
     rejected = (*refused, *_rejected(found), *(one for choice in alone for one in choice.rejected))
-    break_evens = _break_evens(machines, fitting, candidates[0].kind)
+    break_evens = () if kind_at is None else _break_evens(machines, fitting, candidates[0].kind, kind_at)
     return _choice(candidates, devices, top, rejected, break_evens)
 
 
@@ -165,10 +165,11 @@ def _rejected(found: Sequence[Counted]) -> list[Rejected]:
     return made
 
 
-def _break_evens(machines: Machines, fitting: Sequence[Counted], winner: str) -> tuple[BreakEven, ...]:
-    """At how many times the bandwidth of all links another kind takes as long as the winner's, if any; the nearest.
+def _break_evens(machines: Machines, fitting: Sequence[Counted], winner: str, kind_at: KindAt) -> tuple[BreakEven, ...]:
+    """At how many times the bandwidth of all links another kind is chosen in place of the winner's; the nearest.
 
-    Of each kind the ways are compared that are best here, over far faster and far slower links, and where kinds meet.
+    Where to look is found from the ways that are best here, and over far faster and far slower links; `kind_at` plans
+    again, and says whether that is true.
     """
     ways: dict[str, list[Way]] = {}
     different: dict[tuple[object, ...], Counted] = {}
@@ -179,24 +180,20 @@ def _break_evens(machines: Machines, fitting: Sequence[Counted], winner: str) ->
     for by in (1.0, _OTHERS, 1 / _OTHERS):
         _add_best(machines, fitting, ways, by)
     found = []
-    for far in (1 / FAR, FAR) if winner in ways else ():
-        nearest = _nearest(machines, ways, winner, far)
-        for _ in range(_AGAIN):
-            if nearest is None or not _add_best(machines, fitting, ways, nearest[0]):
-                break
-            nearest = _nearest(machines, ways, winner, far)
-        if nearest is not None:
-            factor, kind = nearest
+    for far in (1 / FAR, FAR):
+        guess = _nearest(machines, ways, winner, far) if winner in ways else None
+        true = flip(kind_at, winner, far, None if guess is None else guess[0])
+        if true is not None:
+            factor, kind = true
             way, on = ("from", " on") if factor > 1 else ("below", "")
-            text = f"{kind} wins {way} {factor:.3g} × the bandwidth of these links{on}"
+            text = f"{kind} wins {way} {factor:.3g} × the bandwidth of these links{on}, in place of {winner}"
             found.append(BreakEven(kind, "bandwidth of all links, × what it is", factor, text))
     return tuple(found)
 
 
-def _add_best(machines: Machines, fitting: Sequence[Counted], ways: dict[str, list[Way]], by: float) -> bool:
-    """Add the best way of each kind over links `by` times as fast; True where one is new."""
-    there, new = machines.faster(by), False
-    again = counted(there, [one.way for one in fitting[:_COMPARED]])
+def _add_best(machines: Machines, fitting: Sequence[Counted], ways: dict[str, list[Way]], by: float) -> None:
+    """Add the best way of each kind over links `by` times as fast."""
+    again = counted(machines.faster(by), [one.way for one in fitting[:_COMPARED]])
     kinds: dict[str, Way] = {}
     for one in sorted(again, key=lambda one: one.figures["step_s"]):
         kinds.setdefault(kind_of(one.way.setup.split), one.way)
@@ -204,8 +201,6 @@ def _add_best(machines: Machines, fitting: Sequence[Counted], ways: dict[str, li
         known = ways.setdefault(kind, [])
         if way not in known:
             known.append(way)
-            new = True
-    return new
 
 
 def _nearest(machines: Machines, ways: dict[str, list[Way]], winner: str, far: float) -> tuple[float, str] | None:
