@@ -74,7 +74,7 @@ def test_the_whole_page() -> None:
         "  first token after 1.25 s",
         "  tokens            24.6 tokens/s",
         "  bubble            50.0 %",
-        "  bytes sent        2.0 KiB",
+        "  bytes sent        2.0 KiB a token, for all users, by all devices",
         "  of which          compute 40 ms, transfer 500 µs, wait 200 µs",
         "  why               both are needed to hold the model",
         "",
@@ -83,7 +83,7 @@ def test_the_whole_page() -> None:
         "1      7 to 9 (3)  slow     9.0 GiB of 12.0 GiB",
         "",
         "The best of every other kind   a token   compute  transfer      wait    bubble",
-        "tensor                         63.1 ms     30 ms     33 ms      0 µs    52.0 %",
+        "tensor                         63.1 ms     30 ms     33 ms         0    52.0 %",
         "    tp 2: 160 all-reduces of 16 KB a token cross the link: 33 ms more than the pipeline's hand-over",
         "",
         "Cannot be",
@@ -94,7 +94,7 @@ def test_the_whole_page() -> None:
         "",
         "About the figures",
         "  not calibrated: the devices' figures as they are",
-        "  2 of 3 plans shown were simulated, the others are closed forms",
+        "  2 of 3 plans were simulated, the others are closed forms",
     ]
 
 
@@ -150,16 +150,44 @@ def test_figures(key: str, value: float, text: str) -> None:
     assert figure(key, value) == text
 
 
-def test_of_many_ways_that_cannot_be_the_nearest_are_named() -> None:
-    # the more a model is split, the more it needs here: the least split ones and the nearest are not the same
-    groups = tuple(Rejected({"pp": pp}, 10 * pp, "memory", (44 - pp) * GIB, 24 * GIB) for pp in range(1, 20))
-    page = lines(replace(CHOICE, rejected=groups))
+def test_of_many_ways_that_cannot_be_whole_kinds_are_named_first() -> None:
+    """The candidates are a pipeline and a tensor group: of their kinds only the nearest of all are named."""
+    pipelines = [Rejected({"pp": pp}, 10 * pp, "memory", (44 - pp) * GIB, 24 * GIB) for pp in range(1, 20)]
+    experts = [Rejected({"pp": 1, "ep": ep}, 1, "memory", (200 - ep) * GIB, 24 * GIB) for ep in (2, 4)]
+    page = lines(replace(CHOICE, rejected=(*pipelines, *experts)))
     begin = page.index("Cannot be")
-    assert page[begin + 1] == "  one device (10 ways): memory (need 43.0 GiB, have 24.0 GiB)"
-    assert page[begin + 4] == "  pp 4 (40 ways): memory (need 40.0 GiB, have 24.0 GiB)"
-    assert page[begin + 5] == "  pp 19 (190 ways): memory (need 25.0 GiB, have 24.0 GiB)"
-    assert page[begin + 8] == "  pp 16 (160 ways): memory (need 28.0 GiB, have 24.0 GiB)"
-    assert page[begin + 9] == "  and 1,100 ways in 11 groups more (--json has all)"
+    assert page[begin + 1 : begin + 6] == [
+        "  one device (10 ways): memory (need 43.0 GiB, have 24.0 GiB)",
+        "  ep 4 (1 way): memory (need 196.0 GiB, have 24.0 GiB)",
+        "  pp 19 (190 ways): memory (need 25.0 GiB, have 24.0 GiB)",
+        "  pp 18 (180 ways): memory (need 26.0 GiB, have 24.0 GiB)",
+        "  and 1,521 ways in 17 groups more (--json has all)",
+    ]
+
+
+def test_seconds_that_are_nothing_beside_the_whole() -> None:
+    """54.7 ns of 40.7 ms are no finding."""
+    spent = replace(CHOSEN, predicted={**CHOSEN.predicted, "transfer_s": 5.47e-8, "wait_s": -1e-18})
+    assert "  of which          compute 40 ms, transfer 0, wait 0" in lines(replace(CHOICE, chosen=spent))
+
+
+def test_why_it_loses_says_no_column_again() -> None:
+    for detail in (" (of a rank's time a token: compute -1 ms, transfer +0, wait +3 s)", " (compute +1 s, wait +0 s)"):
+        loses = replace(TENSOR, loses=f"slow links (1 Gb/s) lose{detail}")
+        assert "    tp 2: slow links (1 Gb/s) lose" in lines(replace(CHOICE, candidates=(CHOSEN, loses)))
+
+
+def test_a_few_break_evens_of_different_kinds() -> None:
+    texts = ["tensor, bandwidth", "tensor, latency", "tensor, memory", "data, bandwidth", "pipeline, latency"]
+    found = tuple(BreakEven(text.split(",")[0], "bandwidth", 1.0, text) for text in texts)
+    page = lines(replace(CHOICE, break_even=found))
+    begin = page.index("Where the answer changes")
+    assert page[begin + 1 : begin + 5] == [
+        "  tensor, bandwidth",
+        "  data, bandwidth",
+        "  pipeline, latency",
+        "  and 2 more (--json has all)",
+    ]
 
 
 def test_a_reason_with_its_figures_is_told_once() -> None:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
-from math import prod
 from typing import NamedTuple
 
 from rich.text import Text
@@ -19,8 +19,16 @@ from plait.units import format_bytes, format_seconds
 _NOTHING_S = 1e-9
 """Fewer seconds are rounding."""
 
+_LITTLE = 1e-3
+"""Of the time of a token or a step a smaller part than this is written as 0."""
+
 _GROUPS = 4
-"""Of the ways that cannot be so many groups that are split least are named, and so many that are nearest to fit."""
+"""So many groups of the ways that cannot be are named; and all kinds of which no way can be."""
+
+_BREAK_EVENS = 3
+
+_REPEATED = re.compile(r" \((of a rank's time a token: )?compute [^()]*\)$")
+"""At the end of why a plan loses: what the columns above it say too."""
 
 _ROWS = 12
 """More stages than this are shown with equal neighbours in one row."""
@@ -94,15 +102,33 @@ def _chosen(choice: Choice) -> Text:
     ]
     first = _KEY[objective]
     keys = [key for key in (first, *(key for key in _NAMES if key != first)) if key in chosen.predicted]
-    lines += [Text(f"  {_NAMES[key]:<18}{figure(key, chosen.predicted[key])}") for key in keys]
-    spent = ", ".join(
-        f"{name} {figure(key, chosen.predicted[key])}" for name, key in _COLUMNS if key in chosen.predicted
-    )
+    lines += [Text(f"  {_NAMES[key]:<18}{figure(key, chosen.predicted[key])}{_of(choice, key)}") for key in keys]
+    spent = ", ".join(f"{name} {_part(chosen, key)}" for name, key in _COLUMNS if key in chosen.predicted)
     if spent:
         lines.append(Text(f"  {'of which':<18}{spent}"))
     if choice.reason:
         lines.append(Text(f"  {'why':<18}{choice.reason}"))
     return Text("\n").join(lines)
+
+
+def _of(choice: Choice, key: str) -> str:
+    """Whose figure it is, where that is not plain."""
+    if key == "peak_bytes":
+        return " on the fullest device"
+    if key != "comm_bytes":
+        return ""
+    plan = choice.chosen.plan
+    return " a step, by all devices" if isinstance(plan, TrainingPlan) else " a token, for all users, by all devices"
+
+
+def _part(candidate: Candidate, key: str) -> str:
+    """Seconds that are a part of the time of a step, or of a token."""
+    predicted = candidate.predicted
+    whole_s = predicted.get("step_s") or predicted.get("time_per_token_s") or 0.0
+    value = predicted.get(key)
+    if value is None:
+        return "-"
+    return "0" if abs(value) < _LITTLE * whole_s or not value else figure(key, value)
 
 
 class _Row(NamedTuple):
@@ -171,9 +197,10 @@ def _others(choice: Choice) -> Text:
     columns = ((_HEADS[choice.objective], key), *_COLUMNS, ("bubble", "bubble"))
     lines = [Text(f"{title:<{wide}}" + "".join(f"{name:>10}" for name, _ in columns), "bold")]
     for each in others:
-        cells = "".join(f"{_short(name, each.predicted.get(name)):>10}" for _, name in columns)
+        cells = "".join(f"{_short(each, name):>10}" for _, name in columns)
         lines.append(Text(f"{each.kind:<{wide}}{cells}"))
-        lines.append(Text(f"    {split_text(each)}{': ' if each.loses else ''}{each.loses}", "dim"))
+        loses = _REPEATED.sub("", each.loses)
+        lines.append(Text(f"    {split_text(each)}{': ' if loses else ''}{loses}", "dim"))
     return Text("\n").join(lines)
 
 
@@ -185,23 +212,39 @@ def _best_of_kinds(choice: Choice) -> list[Candidate]:
     return list(best.values())
 
 
-def _short(key: str, value: float | None) -> str:
+def _short(candidate: Candidate, key: str) -> str:
+    if key in dict(_COLUMNS).values():
+        return _part(candidate, key)
+    value = candidate.predicted.get(key)
     return "-" if value is None else figure(key, value).replace(" tokens/s", "/s")
 
 
 def _rejected(choice: Choice) -> Text:
-    """The groups that are split least, those that are nearest to what there is, and how many ways the others are."""
+    """Of every kind of which no way can be the nearest, then the nearest of all others, and how many ways remain.
+
+    Kinds are told apart without the data axis, which needs no less memory.
+    """
     if not choice.rejected:
         return Text()
-    least = sorted(choice.rejected, key=lambda one: prod(one.split.values()))[:_GROUPS]
-    others = [one for one in choice.rejected if one not in least]
-    nearest = sorted(others, key=lambda one: one.need / one.have if one.have else 0.0)[:_GROUPS]
-    lines = [Text(f"  {_rejection(one)}") for one in (*least, *nearest)]
-    rest = [one for one in others if one not in nearest]
+    able = {_axes({"pp": each.split.pp, "tp": each.split.tp, "ep": each.split.ep}) for each in choice.candidates}
+    by_need = sorted(choice.rejected, key=lambda one: one.need / one.have if one.have else 0.0)
+    kinds: dict[tuple[str, ...], Rejected] = {}
+    for one in by_need:
+        if _axes(one.split) not in able:
+            kinds.setdefault(_axes(one.split), one)
+    shown = sorted(kinds.values(), key=lambda one: len(_axes(one.split)))
+    shown += [one for one in by_need if one not in shown][: max(0, _GROUPS - len(shown))]
+    lines = [Text(f"  {_rejection(one)}") for one in shown]
+    rest = [one for one in choice.rejected if one not in shown]
     if rest:
         ways = sum(one.count for one in rest)
-        lines.append(Text(f"  and {ways:,} ways in {len(rest)} groups more (--json has all)"))
+        groups = f"{len(rest)} groups" if len(rest) > 1 else "1 group"
+        lines.append(Text(f"  and {ways:,} ways in {groups} more (--json has all)"))
     return Text("\n").join([Text("Cannot be", "bold"), *lines])
+
+
+def _axes(split: Mapping[str, int]) -> tuple[str, ...]:
+    return tuple(axis for axis in ("pp", "tp", "ep") if split.get(axis, 1) > 1)
 
 
 def _rejection(one: Rejected) -> str:
@@ -218,18 +261,25 @@ def _amount(one: Rejected, value: float) -> str:
 
 
 def _break_even(choice: Choice) -> Text:
-    if not choice.break_even:
+    """A few: of different kinds first."""
+    found = choice.break_even
+    if not found:
         return Text()
-    return Text("\n").join(
-        [Text("Where the answer changes", "bold"), *(Text(f"  {one.text}") for one in choice.break_even)]
-    )
+    kinds = [one.kind for one in found]
+    ordered = sorted(range(len(found)), key=lambda index: kinds[:index].count(kinds[index]))
+    lines = [Text(f"  {found[index].text}") for index in sorted(ordered[:_BREAK_EVENS])]
+    if len(found) > _BREAK_EVENS:
+        lines.append(Text(f"  and {len(found) - _BREAK_EVENS} more (--json has all)"))
+    return Text("\n").join([Text("Where the answer changes", "bold"), *lines])
 
 
 def _notes(choice: Choice) -> Text:
     """What is said of the figures, each once; and which of them were simulated."""
     notes = dict.fromkeys(each.note for each in (choice.chosen, *choice.candidates) if each.note)
     simulated = sum(each.simulated for each in choice.candidates)
-    said = [*notes, f"{simulated} of {len(choice.candidates)} plans shown were simulated, the others are closed forms"]
+    count = len(choice.candidates)
+    closed = f"{simulated} of {count} plans were simulated, the others are closed forms"
+    said = [*notes, closed if simulated < count else f"all {count} plans were simulated"]
     return Text("\n").join([Text("About the figures", "bold"), *(Text(f"  {note}") for note in said)])
 
 
