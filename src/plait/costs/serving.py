@@ -9,6 +9,7 @@ al., "Efficiently Scaling Transformer Inference" (2022), section 2.1). A tensor 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass
 from math import prod
 
@@ -51,10 +52,16 @@ class ServingModel:
         self.spec, self.cluster, self.dtype, self.weights = spec, cluster, dtype, weights or dtype
         item_bytes = _known(dtype, ITEM_BYTES, "dtype")
         self.sizes = Sizes(_known(self.weights, FORMAT_BYTES, "weight format"), item_bytes)
-        profiles = profiles_of(cluster.devices)
-        self.wires = Wires(cluster, profiles)
-        self._rates = rates_of(cluster.devices, dtype, profiles)
+        self._profiles = profiles_of(cluster.devices)
+        self.wires = Wires(cluster, self._profiles)
+        self._rates = rates_of(cluster.devices, dtype, self._profiles)
         self._layer_s: dict[tuple[Rates, object, tuple[Rows, ...], Share], float] = {}
+
+    def with_links(self, cluster: Cluster) -> ServingModel:
+        """The same on a cluster that has other links, or fewer hosts: what layers take is known already."""
+        model = copy(self)
+        model.cluster, model.wires = cluster, Wires(cluster, self._profiles)
+        return model
 
     @property
     def note(self) -> str:

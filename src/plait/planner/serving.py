@@ -21,6 +21,9 @@ from plait.spec.model import ModelSpec
 
 BEAM = "order and cut are a beam search's: more machines than the exact search takes, a better way may exist"
 
+_AGAIN = 3
+"""How many ways are simulated, beside the best of every kind, to see whether a break-even is true."""
+
 __all__ = ["ServingLimits", "plan_serving"]
 
 
@@ -34,13 +37,15 @@ def plan_serving(
     weights: str | None = None,
     top: int = 10,
     limits: ServingLimits | None = None,
+    break_evens: bool = True,
 ) -> Choice:
     """The best way to generate with a model on a cluster, the best of every other kind, and what cannot be.
 
     `latency`: one token's time for every user. `throughput`: tokens a second while requests never end, so that every
     micro-batch holds all of the job's users (`ServingLimits.full` changes that). `ttft`: mean time to the first token.
     The `top` best by closed forms, and the best of every kind, are simulated; a plan that is slower than one device
-    alone is never chosen. Errors: CapacityError where nothing fits, with the shortfall; PlanError.
+    alone is never chosen. `break_evens`: look for them, which takes a few plans more. Errors: CapacityError where
+    nothing fits, with the shortfall; PlanError.
     """
     _require(spec, job, objective)
     world = World(spec, cluster, job, ServingModel(spec, cluster, dtype, weights))
@@ -52,7 +57,8 @@ def plan_serving(
     chosen = _candidate(search, ranked[0])
     chosen = replace(chosen, plan=replace(chosen.plan, reason=reason))
     others = (_candidate(search, one, losing_words(search, ranked[0], one)) for one in ranked[1:])
-    return Choice(objective, chosen, (chosen, *others), merged(search.rejected), break_even(search, ranked), reason)
+    turns = break_even(search, ranked, lambda again: _simulated(again, min(top, _AGAIN))) if break_evens else ()
+    return Choice(objective, chosen, (chosen, *others), merged(search.rejected), turns, reason)
 
 
 def _require(spec: ModelSpec, job: Job, objective: str) -> None:

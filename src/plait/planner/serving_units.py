@@ -66,6 +66,10 @@ class StageTime(NamedTuple):
     sent_bytes: float
 
 
+Known = tuple[Unit, StageSort, int, object]
+"""A unit, its layers, how many rows, and what the first of them computes."""
+
+
 @dataclass(frozen=True)
 class World:
     """Model, cluster and job, and what they cost: what every part of the search asks."""
@@ -79,6 +83,14 @@ class World:
     def devices(self) -> dict[str, Device]:
         """By name."""
         return {device.name: device for device in self.cluster.devices}
+
+    def with_links(self, cluster: Cluster) -> World:
+        """The same on a cluster with other links, or fewer hosts: what does not depend on them is kept."""
+        world = World(self.spec, cluster, self.job, self.model.with_links(cluster))
+        world.known.update((key, time) for key, time in self.known.items() if len(key[0].devices) == 1)
+        world._layer_bytes.update(self._layer_bytes)
+        world._needs.update(self._needs)
+        return world
 
     @cached_property
     def equal_hosts(self) -> int | None:
@@ -131,7 +143,7 @@ class World:
         )
 
     @cached_property
-    def known(self) -> dict[object, StageTime]:
+    def known(self) -> dict[Known, StageTime]:
         """What stages take, once it was asked for."""
         return {}
 
