@@ -116,8 +116,8 @@ def test_the_note_says_the_error_or_what_is_outside() -> None:
     )
     assert profile.note(150, 8) == "± 2.0 % (mean absolute error of profile 'p' on rows it was not fitted on)"
     assert profile.note(250, 16, ["experts"]) == (
-        "not calibrated here: profile 'p' extrapolates (hidden 250 is outside 100 to 200; "
-        "devices 16 is outside 1 to 8; experts: never compared)"
+        "not calibrated here: profile 'p' extrapolates (hidden 250 is outside 100 to 200, "
+        "devices 16 is outside 1 to 8, experts: never compared)"
     )
 
 

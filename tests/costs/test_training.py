@@ -255,7 +255,7 @@ def test_notes() -> None:
     assert model(profile=profile_named("a100"), spec=wide).note.startswith("± 2.")
     llama = replace(wide, mlp="gated")
     note = TrainingModel(llama, TrainingJob(64, 512), machine(), profile_named("a100")).note
-    assert note.endswith("extrapolates (fused attention: never compared; gated MLPs: never compared)")
+    assert note.endswith("extrapolates (fused attention: never compared, gated MLPs: never compared)")
 
 
 @given(

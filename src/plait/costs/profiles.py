@@ -116,7 +116,7 @@ class Profile:
         ]
         outside += [f"{words}: never compared" for words in beyond]
         if outside:
-            return f"not calibrated here: profile {self.name!r} extrapolates ({'; '.join(outside)})"
+            return f"not calibrated here: profile {self.name!r} extrapolates ({', '.join(outside)})"
         return f"± {self.error_pct:.1f} % (mean absolute error of profile {self.name!r} on rows it was not fitted on)"
 
 
