@@ -71,11 +71,11 @@ def test_the_whole_page() -> None:
         "  split             pp 2",
         "  schedule          layerwise, 1 micro-batch",
         "  time per token    40.7 ms",
+        "  of which          compute 40 ms, transfer 500 µs, wait 200 µs",
         "  first token after 1.25 s",
         "  tokens            24.6 tokens/s",
         "  bubble            50.0 %",
-        "  bytes sent        2.0 KiB a token, for all users, by all devices",
-        "  of which          compute 40 ms, transfer 500 µs, wait 200 µs",
+        "  bytes sent        2.0 KiB a token, by all devices",
         "  why               both are needed to hold the model",
         "",
         "stage  layers      devices  memory needed",
@@ -191,9 +191,23 @@ def test_a_few_break_evens_of_different_kinds() -> None:
 
 
 def test_a_reason_with_its_figures_is_told_once() -> None:
-    told = Rejected({"tp": 2}, 1, "memory: a device would need 25.0 GiB and has 24.0 GiB", 25 * GIB, 24 * GIB)
-    assert "  tp 2 (1 way): memory: a device would need 25.0 GiB and has 24.0 GiB" in lines(
-        replace(CHOICE, rejected=(told,))
+    told = Rejected({"tp": 2}, 1, "not enough memory: 25.0 GiB are needed, all have 24.0 GiB", 25 * GIB, 24 * GIB)
+    page = lines(replace(CHOICE, rejected=(told,)))
+    assert "  tp 2 (1 way): not enough memory: 25.0 GiB are needed, all have 24.0 GiB" in page
+
+
+def test_what_is_short_is_said_where_need_and_have_read_alike() -> None:
+    reason = "memory: a device would need 24.0 GiB to 99.0 GiB and has 24.0 GiB"
+    near = Rejected({"pp": 4, "tp": 2}, 9, reason, 24 * GIB + 2**20, 24 * GIB)
+    assert "  pp 4 × tp 2 (9 ways): a device would need at least 24.0 GiB, 1.0 MiB more than it has" in lines(
+        replace(CHOICE, rejected=(near,))
+    )
+
+
+def test_bytes_of_several_users() -> None:
+    several = replace(CHOSEN, plan=replace(PLAN, slots=3))
+    assert "  bytes sent        2.0 KiB for a token of every user, by all devices" in lines(
+        replace(CHOICE, chosen=several)
     )
 
 

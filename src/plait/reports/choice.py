@@ -47,6 +47,12 @@ _NAMES = {
     "comm_bytes": "bytes sent",
     "peak_bytes": "peak memory",
 }
+_SHORT = re.compile(r"memory: (.+) would need .+ and has .+")
+"""A reason whose figures may read alike: both are of many ways, and rounded."""
+
+_DIVIDED = ("step_s", "time_per_token_s")
+"""What compute, transfer and wait of a device add up to."""
+
 _COLUMNS = (("compute", "compute_s"), ("transfer", "transfer_s"), ("wait", "wait_s"))
 
 
@@ -102,10 +108,11 @@ def _chosen(choice: Choice) -> Text:
     ]
     first = _KEY[objective]
     keys = [key for key in (first, *(key for key in _NAMES if key != first)) if key in chosen.predicted]
-    lines += [Text(f"  {_NAMES[key]:<18}{figure(key, chosen.predicted[key])}{_of(choice, key)}") for key in keys]
-    spent = ", ".join(f"{name} {_part(chosen, key)}" for name, key in _COLUMNS if key in chosen.predicted)
-    if spent:
-        lines.append(Text(f"  {'of which':<18}{spent}"))
+    for key in keys:
+        lines.append(Text(f"  {_NAMES[key]:<18}{figure(key, chosen.predicted[key])}{_of(choice, key)}"))
+        if key in _DIVIDED and "compute_s" in chosen.predicted:
+            spent = ", ".join(f"{name} {_part(chosen, part)}" for name, part in _COLUMNS)
+            lines.append(Text(f"  {'of which':<18}{spent}"))
     if choice.reason:
         lines.append(Text(f"  {'why':<18}{choice.reason}"))
     return Text("\n").join(lines)
@@ -118,13 +125,16 @@ def _of(choice: Choice, key: str) -> str:
     if key != "comm_bytes":
         return ""
     plan = choice.chosen.plan
-    return " a step, by all devices" if isinstance(plan, TrainingPlan) else " a token, for all users, by all devices"
+    if isinstance(plan, TrainingPlan):
+        return " a step, by all devices"
+    several = plan.slots * choice.chosen.split.dp > 1
+    return f"{' for a token of every user' if several else ' a token'}, by all devices"
 
 
 def _part(candidate: Candidate, key: str) -> str:
     """Seconds that are a part of the time of a step, or of a token."""
     predicted = candidate.predicted
-    whole_s = predicted.get("step_s") or predicted.get("time_per_token_s") or 0.0
+    whole_s = next((predicted[name] for name in _DIVIDED if name in predicted), 0.0)
     value = predicted.get(key)
     if value is None:
         return "-"
@@ -250,6 +260,10 @@ def _axes(split: Mapping[str, int]) -> tuple[str, ...]:
 def _rejection(one: Rejected) -> str:
     axes = " × ".join(f"{axis} {size}" for axis, size in one.split.items() if size > 1) or "one device"
     ways = f"{one.count:,} way{'s' if one.count != 1 else ''}"
+    short = _SHORT.match(one.reason)
+    if short:
+        more = format_bytes(one.need - one.have)
+        return f"{axes} ({ways}): {short[1]} would need at least {format_bytes(one.need)}, {more} more than it has"
     amounts = f"need {_amount(one, one.need)}, have {_amount(one, one.have)}"
     # a reason that holds the figures needs no second telling
     told = _amount(one, one.need) in one.reason and _amount(one, one.have) in one.reason
