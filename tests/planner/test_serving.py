@@ -282,6 +282,7 @@ def test_full_micro_batches_say_for_how_many_users_they_are() -> None:
         (((0, 3), (3, 8), (8, 12)), PIPELINED, 5, 5, 1e-6),
         (((0, 3), (3, 8), (8, 12)), PIPELINED, 7, 14, 1e-3),
         (((0, 6), (6, 12)), PIPELINED, 3, 9, 1e-3),
+        (((0, 4), (4, 8), (8, 12)), PIPELINED, 1, 1, 1e-3),
     ],
 )
 @pytest.mark.parametrize("bandwidth", [1e11, 1e6, 2e5, 5e4])
@@ -308,8 +309,10 @@ def test_closed_forms_are_the_simulators(
     for found in (closed, replayed):
         spent_s = found["compute_s"] + found["transfer_s"] + found["wait_s"]
         assert spent_s == pytest.approx(found["time_per_token_s"], rel=1e-9)
-    if users == 1 or schedule == LAYERWISE:
-        assert closed["ttft_s"] == pytest.approx(replayed["ttft_s"], rel=1e-9)
+    for size in (128, 64) if users == 1 or schedule == LAYERWISE else ():
+        sized = replace(way, chunk=size)
+        first_s, again_s = (one(world, sized)["ttft_s"] for one in (figures, simulated))
+        assert first_s == pytest.approx(again_s, rel=1e-9)
 
 
 @pytest.mark.parametrize(("users", "replicas"), [(1, 4), (5, 4), (8, 4), (3, 2)])
