@@ -269,3 +269,23 @@ def test_steps_that_cannot_be(tmp_path: Path) -> None:
     path = steps_table(tmp_path, STEPS, SELENE, "H100")
     (found,) = validate_tables([path])
     assert "not calibrated: predicted from the data sheet of h100" in found.rows[0].note
+
+
+def test_a_column_that_follows_from_others_may_be_left_out(tmp_path: Path) -> None:
+    """Waiting is what a token takes beside computing."""
+    words, header, rows = shipped("distributed_llama_speed", None)
+    place = header.index("network_ms")
+    path = written(tmp_path / "t.csv", words, header[:place], [row[:place] for row in rows])
+    (found,) = validate_tables([path])
+    assert found.worst_pct < 15
+
+
+def test_another_micro_batch_is_another_run(tmp_path: Path) -> None:
+    """Table 9's times are of table 3's micro-batches; memory is counted with the row's own."""
+    words, header, rows = shipped("zero_bubble_table4_measured")
+    place = header.index("micro_batch")
+    changed = [[*row[:place], "2", *row[place + 1 :]] for row in rows]
+    here = validate_tables([written(tmp_path / "a.csv", words, header, rows)])
+    (there,) = validate_tables([written(tmp_path / "b.csv", words, header, changed)])
+    assert "samples a second are not compared" in there.note
+    assert there.rows[0].predicted < next(each for each in here if "memory" in each.quantity).rows[0].predicted

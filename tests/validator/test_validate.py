@@ -10,6 +10,7 @@ import pytest
 
 from plait.errors import SpecError
 from plait.validator.markdown import LISTED_ROWS, validation_markdown
+from plait.validator.page import sorts_markdown
 from plait.validator.table import Compared, Validation
 from plait.validator.validate import (
     known_tables,
@@ -239,6 +240,7 @@ def summary(page: str) -> dict[tuple[str, str], list[str]]:
 def test_the_page_in_the_documents_is_what_the_command_makes() -> None:
     page = Path(__file__).parents[2] / "docs" / "validation.md"
     written, made = summary(page.read_text(encoding="utf-8")), summary(validation_markdown(validate_tables()))
+    assert page.read_text(encoding="utf-8").endswith(sorts_markdown())
     assert list(written) == list(made)
     for quantity, figures in made.items():
         assert written[quantity][:2] == figures[:2]

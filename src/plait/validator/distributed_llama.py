@@ -36,7 +36,7 @@ from plait.validator.table import Compared, Record, Validation
 SPEED, TRANSFER = "distributed_llama_speed", "distributed_llama_transfer"
 
 COLUMNS: Mapping[str, tuple[str, ...]] = {
-    SPEED: ("version", "model", "nodes", "total_ms", "compute_ms", "network_ms"),
+    SPEED: ("version", "model", "nodes", "total_ms", "compute_ms"),
     TRANSFER: ("version", "model", "sync_buffer", "nodes", "total_kB"),
 }
 """The columns that each table needs."""
@@ -90,14 +90,16 @@ def read_row(record: Record) -> Row:
     device = record["device"].strip() if has(record, "device") else PI_5
     link, version = _link(record), text(record, "version")
     known = device.lower().startswith(PI_5.lower())
+    total_s, compute_s = number(record, "total_ms") / 1e3, number(record, "compute_ms") / 1e3
+    told = has(record, "network_ms")
     return Row(
         version + ("" if known else f" on {device}") + ("" if link == GIGABIT else f" over {8 * link / 1e9:g} Gb/s"),
         _model(record).name,
         _buffer(record),
         _nodes(record),
-        number(record, "total_ms") / 1e3,
-        number(record, "compute_ms") / 1e3,
-        number(record, "network_ms", least=0) / 1e3,
+        total_s,
+        compute_s,
+        number(record, "network_ms", least=0) / 1e3 if told else max(0.0, total_s - compute_s),
         PI_5_FLOPS if known else inf,
         link,
     )

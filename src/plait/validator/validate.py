@@ -47,7 +47,7 @@ class Known(NamedTuple):
 
 OPTIONAL = (
     "vocab", "interleave", "micro_batch", "params_B", "note", "status", "sync_buffer", "weights", "device", "link",
-    "sent_kB", "received_kB", "table", "layers", "heads", "hidden", "seq", "dp", "model", "recompute",
+    "sent_kB", "received_kB", "table", "layers", "heads", "hidden", "seq", "dp", "model", "recompute", "network_ms",
 )  # fmt: skip
 """Columns that validators read where a table has them, as they spell them."""
 

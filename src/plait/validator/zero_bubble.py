@@ -26,7 +26,7 @@ from plait.simulator.waves import Replayed, even_run, replay
 from plait.validator.cells import has, number, reading, text, where, whole
 from plait.validator.devices import is_named
 from plait.validator.table import Compared, Record, Validation, read_records
-from plait.validator.zero_bubble_memory import Model, read_models, validate_memory
+from plait.validator.zero_bubble_memory import Model, model_of, read_models, validate_memory
 
 SCHEDULES: Mapping[str, str] = {
     "1F1B": "1f1b",
@@ -150,7 +150,9 @@ def _throughput(name: str, records: Sequence[Record]) -> list[Validation]:
     runs = [
         (run, record)
         for run, record in told
-        if (run.model, run.positions, run.micro_batches) in known and is_named(record, "a100")
+        if (run.model, run.positions, run.micro_batches) in known
+        and model_of(record) == models[run.model]
+        and is_named(record, "a100")
     ]
     if not runs:
         return []

@@ -63,11 +63,14 @@ def read_models() -> dict[str, Model]:
 def model_of(record: Record) -> Model:
     """The model that a line names, or that its own columns say: layers, heads, hidden, seq and micro_batch.
 
+    The micro-batch is the line's, where it says one.
+
     Errors: SpecError.
     """
     known, name = read_models(), text(record, "model")
     if name in known:
-        return known[name]
+        given = has(record, "micro_batch")
+        return known[name]._replace(micro_batch=whole(record, "micro_batch", most=10**6)) if given else known[name]
     columns = ("layers", "heads", "hidden", "seq", "micro_batch")
     if not all(has(record, column) for column in columns):
         text(record, "model", known)
