@@ -33,6 +33,7 @@ from plait.planner.training_break_even import KindAt, cluster_over
 from plait.planner.unequal_answer import answer
 from plait.planner.unequal_costs import Machines, Way, counted, sort_of
 from plait.planner.unequal_improve import UNEQUAL_SCHEDULES, improved
+from plait.planner.unequal_plans import Simulator
 from plait.plans.split import Recompute, Split, TrainingSetup
 from plait.spec.cluster import Cluster, Device
 from plait.spec.job import TrainingJob
@@ -65,8 +66,10 @@ def _planned(
     machines = Machines(spec, job, cluster)
     devices = list(cluster.devices)[: limits.devices]
     refused: dict[tuple[int, int], Rejected] = {}
-    found = counted(machines, list(_ways(machines, devices, limits, refused)))
-    found += improved(machines, devices, limits, found)
+    simulator = Simulator(machines)
+    seeds = counted(machines, list(_ways(machines, devices, limits, refused)))
+    found, bar_s = simulator.best(seeds, float("inf"))
+    found += improved(machines, devices, limits, simulator, bar_s)
     alone = list(_equal_alone(spec, cluster, devices, job, top, limits))
     return answer(machines, devices, found, alone, list(refused.values()), top, kind_at)
 

@@ -8,13 +8,12 @@ from functools import partial
 
 from plait.costs.states import rank_parameters, state_bytes
 from plait.errors import CapacityError
-from plait.planner.placement import link_capacity
 from plait.planner.result import BreakEven, Candidate, Choice, DeviceMemory, Rejected
 from plait.planner.space import kind_of
 from plait.planner.training_break_even import FAR, KindAt, crossing, flip
 from plait.planner.training_words import split_words
 from plait.planner.unequal_costs import Counted, Machines, Way, counted
-from plait.plans.layout import Layout, Stage
+from plait.planner.unequal_plans import plan_of
 from plait.plans.training import TrainingPlan
 from plait.spec.cluster import Device
 from plait.units import format_bytes, format_seconds
@@ -58,26 +57,12 @@ def _distinct(found: Sequence[Counted]) -> list[Counted]:
 
 def _candidate(machines: Machines, one: Counted) -> Candidate:
     way, setup = one.way, one.way.setup
-    stages = []
-    for place, (members, layers) in enumerate(zip(way.members, way.cut, strict=True)):
-        ranks = tuple(range(place * len(members), (place + 1) * len(members)))
-        names = tuple(device.name for device in members)
-        dtype = machines.job.dtype
-        stages.append(Stage(layers, ranks, dtype, dtype, host=members[0].host, devices=names))
-    axes = {"dp": setup.split.dp, "pp": setup.split.pp, "tp": 1}
-    plan = TrainingPlan(
-        machines.spec.name,
-        Layout(axes, tuple(stages), link_capacity(setup)),
-        setup,
-        machines.job.batch,
-        machines.job.sequence,
-        split_words(setup),
-    )
+    plan = plan_of(machines, way)
     return Candidate(
         kind=kind_of(setup.split),
         split=setup.split,
         cut=way.cut,
-        devices=tuple(stage.devices for stage in stages),
+        devices=tuple(stage.devices for stage in plan.layout.stages),
         schedule=setup.schedule,
         micro_batches=setup.micro_batches,
         recompute=setup.recompute,

@@ -10,6 +10,7 @@ from typing import NamedTuple
 from plait.planner.placement import cut_of
 from plait.planner.space import TrainingLimits, divisors
 from plait.planner.unequal_costs import Counted, Machines, Unit, Way, counted, sort_of
+from plait.planner.unequal_plans import Simulator
 from plait.planner.unequal_search import UnitCosts, pipelines, unit_costs
 from plait.plans.split import Recompute, Split, TrainingSetup
 from plait.spec.cluster import Device
@@ -36,12 +37,11 @@ class _Search(NamedTuple):
 
 
 def improved(
-    machines: Machines, devices: Sequence[Device], limits: TrainingLimits, found: Sequence[Counted]
+    machines: Machines, devices: Sequence[Device], limits: TrainingLimits, simulator: Simulator, bar_s: float
 ) -> list[Counted]:
-    """Ways that are better than all that are found, and those that were replayed on the way to the best."""
+    """Ways that take less than `bar_s`, if any, and those that were replayed on the way to the best."""
     if limits.tp not in (None, 1) or limits.ep not in (None, 1) or limits.virtual not in (None, 1):
         return []
-    bar_s = min((one.figures["step_s"] for one in found if one.over_bytes <= 0), default=float("inf"))
     better: list[Counted] = []
     for one in sorted(_searches(machines, devices, limits), key=lambda one: one.least_s):
         if one.least_s >= bar_s:
@@ -53,8 +53,8 @@ def improved(
             if not few:
                 break
             ways = [Way(setup, tuple(one.units[unit] for unit in row.units), _cut(row.ends)) for row in few]
-            better += (done := [each for each in counted(machines, ways) if each.over_bytes <= 0])
-            bar_s = min([bar_s, *(each.figures["step_s"] for each in done)])
+            done, bar_s = simulator.best([each for each in counted(machines, ways) if each.over_bytes <= 0], bar_s)
+            better += done
     return better
 
 
