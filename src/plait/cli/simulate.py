@@ -64,7 +64,7 @@ def _print(record: RunRecord, rounds: str | None, *, actions: bool, as_json: boo
     sys.stdout.write(f"\n{_DIFFERENCE}\nAbout the figures: {record.result['note']}.\n")
 
 
-_DIFFERENCE = "This is a whole run, prompts included; plait plan tells how long tokens take while everyone decodes."
+_DIFFERENCE = "This is a whole run, prompts included; plait plan tells of steady decoding."
 
 
 def _asked(record: RunRecord) -> str:
