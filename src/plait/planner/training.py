@@ -63,7 +63,14 @@ def plan_training(
         from plait.planner.unequal import plan_unequal
 
         return plan_unequal(spec, cluster, job, top=top, limits=limits, break_even=break_even)
-    model = TrainingModel(spec, job, machine)
+    return plan_equal(TrainingModel(spec, job, machine), cluster, devices, top, limits, break_even=break_even)
+
+
+def plan_equal(
+    model: TrainingModel, cluster: Cluster, devices: int, top: int, limits: TrainingLimits, *, break_even: bool
+) -> Choice:
+    """The best on the first `devices` of a cluster whose devices count as the model's machine. Errors: as above."""
+    require_limits(model.spec, model.job, devices, limits)
     selection = Selection(Grid(model, devices, limits))
     best = selection.best(max(_SIMULATED, top))
     if not best:

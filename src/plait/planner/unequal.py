@@ -7,23 +7,25 @@ Searched are, for every micro-batch size and with no recompute or full:
   each small number;
 - `dp` replicas of such a pipeline, where every sort of device can be dealt out evenly: they reduce their gradients over
   the slowest link between two devices that hold the same stage;
-- the equal devices of each sort alone, by the whole search of equal clusters (tensor groups and experts too).
+- whatever `unequal_search` cannot rule out: every order, cut and micro-batch whose bound is below the best so far;
+- sets of devices, each counted as so many of the weakest of them, by the whole search of equal clusters (tensor groups,
+  experts and several stages a position too).
 
-Layers are cut as if every stage held as many micro-batches as the first one does; what is then needed is counted
-position by position. Tensor groups of unequal devices, and links that several pairs of devices share, are not
-looked at.
+The exact cut takes layers as if every stage held as many micro-batches as the first one does; what is then needed is
+counted position by position. Links that several pairs of devices share are not looked at.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from functools import cache
+from itertools import combinations
 
 import numpy as np
 
 from plait.costs.states import rank_parameters, state_bytes
 from plait.costs.training import TrainingModel
+from plait.costs.work import model_flops
 from plait.errors import CapacityError, PlanError
 from plait.planner.cut import Cut
 from plait.planner.exact import Problem, best_throughput
@@ -35,15 +37,18 @@ from plait.planner.unequal_costs import Machines, Way, counted, sort_of
 from plait.planner.unequal_improve import UNEQUAL_SCHEDULES, improved
 from plait.planner.unequal_plans import Simulator
 from plait.plans.split import Recompute, Split, TrainingSetup
-from plait.spec.cluster import Cluster, Device
+from plait.spec.cluster import Cluster, Device, only_devices
 from plait.spec.job import TrainingJob
 from plait.spec.model import ModelSpec
+from plait.spec.weakest import weakest_machine
 from plait.units import format_bytes
 
 _SMALL = 4
 """Every number of stages up to this is tried: with few micro-batches a short pipeline wins."""
 _SIZES = (1, 2, 4, 8, 16, 32, 64)
 _SCHEDULES = UNEQUAL_SCHEDULES
+_ALL_SETS = 4
+"""Of so many devices every set is also counted as equal ones."""
 _FEW = 8
 """Break-evens are looked for, by planning again, on so many devices at most."""
 
@@ -70,7 +75,8 @@ def _planned(
     seeds = counted(machines, list(_ways(machines, devices, limits, refused)))
     found, bar_s = simulator.best(seeds, float("inf"))
     found += improved(machines, devices, limits, simulator, bar_s)
-    alone = list(_equal_alone(spec, cluster, devices, job, top, limits))
+    bar_s = min((one.figures["step_s"] for one in found if one.over_bytes <= 0), default=float("inf"))
+    alone = list(_as_equal(machines, devices, top, limits, bar_s))
     return answer(machines, devices, found, alone, list(refused.values()), top, kind_at)
 
 
@@ -255,27 +261,55 @@ def _way(
     return Way(setup, tuple(groups[place] for place in order), cut)
 
 
-def _equal_alone(
-    spec: ModelSpec, cluster: Cluster, devices: Sequence[Device], job: TrainingJob, top: int, limits: TrainingLimits
+def _as_equal(
+    machines: Machines, devices: Sequence[Device], top: int, limits: TrainingLimits, bar_s: float
 ) -> Iterator[Choice]:
-    """The search of equal clusters over the devices of each sort alone, where that is one."""
-    from plait.planner.training import plan_training
+    """The search of equal clusters over sets of devices, each counted as the weakest of its set.
 
-    for sort in dict.fromkeys(map(sort_of, devices)):
-        few = tuple(device for device in devices if sort_of(device) == sort)
-        if len(few) == len(devices):
+    Tensor groups, experts and several stages a position are looked at here alone. Left out are sets that could not be
+    faster than `bar_s` if they computed all the time, and those that more devices like them are in.
+    """
+    from plait.planner.training import plan_equal
+
+    spec, job = machines.spec, machines.job
+    seen: set[tuple[object, ...]] = set()
+    for few in _sets(devices):
+        names = [device.name for device in few]
+        machine = weakest_machine(machines.cluster, names)
+        if machine is None:
             continue
-        inside = {device.name for device in few} | {device.host for device in few}
-        hosts = tuple(host for host in cluster.hosts if any(device.host == host.name for device in few))
-        links = tuple(link for link in cluster.links if {link.source, link.target} <= inside)
+        key = sort_of(machine.device), machine.devices_per_host, machine.hosts, machine.network
+        wider = any((key[0], key[1], hosts, key[3]) in seen for hosts in range(machine.hosts, len(devices) + 1))
+        seen.add(key)
+        model = TrainingModel(spec, job, machine)
+        least_s = model_flops(spec, job.batch, job.sequence) / (model.rates.flops * len(few))
+        if wider or (least_s >= bar_s and len({sort_of(device) for device in few}) > 1):
+            continue
         try:
-            yield plan_training(
-                spec,
-                Cluster(hosts, few, links, cluster.network),
-                job,
-                top=top,
-                limits=replace(limits, devices=None),
-                break_even=False,
-            )
-        except (CapacityError, PlanError):  # a limit that needs more devices than there are of this sort
+            there = only_devices(machines.cluster, names)
+            choice = plan_equal(model, there, len(few), top, limits, break_even=False)
+        except (CapacityError, PlanError):  # too small, or a limit needs more devices than there are in this set
             continue
+        bar_s = min(bar_s, choice.chosen.predicted["step_s"])
+        yield choice
+
+
+def _sets(devices: Sequence[Device]) -> Iterator[tuple[Device, ...]]:
+    """Sets of a few devices, the largest first; of more devices those that are at least as good as one of each sort."""
+    if len(devices) <= _ALL_SETS:
+        for size in range(len(devices), 0, -1):
+            yield from combinations(devices, size)
+        return
+    sorts = {sort_of(device): device for device in devices}.values()
+    found = {tuple(one for one in devices if _as_good(one, least)) for least in sorts}
+    found |= {tuple(one for one in devices if sort_of(one) == sort_of(least)) for least in sorts}
+    yield from sorted(found, key=lambda few: (-len(few), [device.name for device in few]))
+
+
+def _as_good(one: Device, least: Device) -> bool:
+    """True where no figure of it is below the other's."""
+    return (
+        one.memory_bytes >= least.memory_bytes
+        and one.memory_bandwidth >= least.memory_bandwidth
+        and all(one.flops.get(dtype, 0.0) >= speed for dtype, speed in least.flops.items())
+    )

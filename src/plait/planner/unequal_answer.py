@@ -35,15 +35,21 @@ def answer(
     """All ways ranked; `alone` are the answers for the equal devices of each sort. Errors: CapacityError."""
     fitting = sorted((one for one in found if one.over_bytes <= 0), key=lambda one: one.figures["step_s"])
     candidates = [_candidate(machines, one) for one in _distinct(fitting)]
-    there = {(one.devices, one.schedule, one.micro_batches) for one in candidates}
-    by_sort = [one for choice in alone for one in choice.candidates]
-    candidates += [one for one in by_sort if (one.devices, one.schedule, one.micro_batches) not in there]
+    # the same devices and split, counted as equal ones, are no other way unless they are faster
+    best: dict[tuple[object, ...], Candidate] = {}
+    for one in sorted([*candidates, *(one for choice in alone for one in choice.candidates)], key=_rank):
+        setup = one.plan.setup if isinstance(one.plan, TrainingPlan) else None
+        best.setdefault((one.devices, one.split, one.schedule, setup), one)
+    candidates = list(best.values())
     if not candidates:
         raise CapacityError(_nothing(machines, devices, found))
-    candidates.sort(key=lambda one: (one.predicted["step_s"], one.split.ranks))
     rejected = (*refused, *_rejected(found), *(one for choice in alone for one in choice.rejected))
     break_evens = () if kind_at is None else _break_evens(machines, fitting, candidates[0].kind, kind_at)
     return _choice(candidates, devices, top, rejected, break_evens)
+
+
+def _rank(one: Candidate) -> tuple[float, int]:
+    return one.predicted["step_s"], one.split.ranks
 
 
 def _distinct(found: Sequence[Counted]) -> list[Counted]:

@@ -22,6 +22,7 @@ from plait.simulator.unequal import UnequalCosts
 from plait.spec.cluster import Cluster, EqualMachine, equal_machine, only_devices
 from plait.spec.job import TrainingJob
 from plait.spec.model import ModelSpec
+from plait.spec.weakest import weakest_machine
 from plait.timeline.record import StageSummary
 from plait.timeline.timeline import Timeline
 from plait.timeline.training_metrics import training_metrics
@@ -124,7 +125,12 @@ def _used_machine(plan: TrainingPlan, cluster: Cluster) -> EqualMachine | None:
         raise PlanError(
             "the plan's machines are not equal, so each stage must name its devices, as plait plan -o writes them"
         )
-    return equal_machine(only_devices(cluster, names))
+    machine = equal_machine(only_devices(cluster, names))
+    split = plan.setup.split
+    if machine is None and split.tp * split.ep * split.cp * plan.setup.virtual > 1:
+        # tensor and expert groups of unequal devices go as fast as the weakest of them
+        machine = weakest_machine(cluster, names)
+    return machine
 
 
 def _unequal(plan: TrainingPlan, costs: UnequalCosts, cluster: Cluster) -> _Machines:
