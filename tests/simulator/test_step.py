@@ -159,9 +159,23 @@ def test_equal_machines_among_unequal_ones() -> None:
     assert forecast_step(made, SPEC, more).predicted == forecast_step(made, SPEC, machines).predicted
 
 
-def test_what_cannot_be_simulated_on_unequal_machines() -> None:
+def on_both() -> TrainingPlan:
+    """A tensor group of the fast machine and the slow one."""
     stages = (Stage((0, SPEC.layers), (0, 1), "bfloat16", "bfloat16", devices=("fast", "slow")),)
-    made = TrainingPlan(SPEC.name, Layout({"tp": 2}, stages, 4), TrainingSetup(Split(tp=2), "1f1b", 1, 8), 8, 2048)
-    assert message(made, UNEQUAL) == (
-        "the plan's machines are not equal, and on unequal ones only data and pipeline axes can be simulated yet"
+    return TrainingPlan(SPEC.name, Layout({"tp": 2}, stages, 4), TrainingSetup(Split(tp=2), "1f1b", 1, 8), 8, 2048)
+
+
+def test_a_tensor_group_of_unequal_machines_goes_as_fast_as_the_slower() -> None:
+    fast, slow = UNEQUAL.devices
+    both = replace(UNEQUAL, devices=(replace(slow, name="fast", host=fast.host), slow))
+    of_the_slow = forecast_step(on_both(), SPEC, both).predicted["step_s"]
+    assert forecast_step(on_both(), SPEC, UNEQUAL).predicted["step_s"] == pytest.approx(of_the_slow)
+
+
+def test_what_cannot_be_simulated_on_unequal_machines() -> None:
+    fast, slow = UNEQUAL.devices
+    differing = replace(UNEQUAL, devices=(replace(fast, profile="a100"), slow))
+    assert message(on_both(), differing) == (
+        "the plan's machines are not equal, and where they have no profile or no dtype in common only data and "
+        "pipeline axes can be simulated yet"
     )

@@ -31,8 +31,8 @@ class UnequalCosts:
         split = plan.setup.split
         if split.tp * split.ep * split.cp * plan.setup.virtual > 1:
             raise PlanError(
-                "the plan's machines are not equal, and on unequal ones only data and pipeline axes can be simulated "
-                "yet"
+                "the plan's machines are not equal, and where they have no profile or no dtype in common only data and "
+                "pipeline axes can be simulated yet"
             )
         self._plan, self._spec, self._cluster = plan, spec, cluster
         self._members = [tuple(map(cluster.device, stage.devices)) for stage in plan.layout.stages]
