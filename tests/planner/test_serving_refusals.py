@@ -15,6 +15,7 @@ from plait.planner.serving import ServingLimits, plan_serving
 from plait.planner.serving_memory import merged
 from plait.spec.cluster import Wire
 from plait.spec.job import Job
+from plait.spec.presets import cluster_preset, model_preset
 from plait.units import format_bytes
 from tests.planner.machines import LLAMA_70B, SMOL, hosts, plain, single
 
@@ -135,6 +136,25 @@ class TestRejected:
         pairs = next(one for one in choice.rejected if (one.split["pp"], one.split["tp"]) == (2, 1))
         assert pairs.reason == "no cut into whole layers fits the memory of every device"
         assert pairs.need < pairs.have
+
+
+def test_what_fits_with_another_deal_of_heads_is_not_refused() -> None:
+    """Pairs of unequal devices: dealt for one of two stages they do not hold the model, dealt for all of it they do."""
+    choice = plan_serving(model_preset("llama3-8b"), cluster_preset("home"), Job(512, 256), "latency")
+    assert any(candidate.split.tp == 2 for candidate in choice.candidates)
+    assert [one.split for one in choice.rejected] == [{"pp": 1, "tp": 1}]
+
+
+def test_a_group_whose_heads_are_too_large_names_the_device_that_is_short() -> None:
+    """12 GB of layers and caches on 12 and 2 GB: one of 32 heads is 0.4 GB, but each rank has the embedding too."""
+    spec = replace(plain(12, 1e9), vocab=200_000)
+    choice = plan_serving(spec, single({"a": (100, 30), "b": (100, 1.7)}, 1e-4, 1e9), JOB, "latency")
+    (pair,) = (one for one in choice.rejected if one.split == {"pp": 1, "tp": 2})
+    assert pair.need > pair.have
+    assert pair.reason == (
+        f"with heads dealt by speed, as far as there is memory, b would need {format_bytes(pair.need)} and has "
+        f"{format_bytes(1.7e9)}"
+    )
 
 
 def test_the_same_axes_are_one_group_with_the_nearest_miss() -> None:

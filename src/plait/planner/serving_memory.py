@@ -16,11 +16,38 @@ def refusal(world: World, units: Units, stages: int, count: int, demand: Demand)
     need, have = least_bytes(world, units.tp * stages, units.tp, demand), most_bytes(world, units, stages)
     devices = stages * units.tp
     axes = {"pp": stages, "tp": units.tp}
+    if need <= have and stages == 1 and units.tp > 1:
+        return _short(world, units, count, demand)
     if need <= have:
         return Rejected(axes, count, "no cut into whole layers fits the memory of every device", need, have)
     where = "the largest device has" if devices == 1 else f"the largest {devices} devices together have"
     reason = f"not enough memory: {format_bytes(need)} are needed, {where} {format_bytes(have)}"
     return Rejected(axes, count, reason, need, have)
+
+
+def _short(world: World, units: Units, count: int, demand: Demand) -> Rejected:
+    """Tensor groups that have the memory together, but each a device that is short of it, as heads were dealt."""
+    ranks = (
+        (need - free, need, free, name)
+        for unit in units.units
+        for name, need, free in [
+            max(
+                zip(
+                    unit.devices,
+                    world.need_bytes(unit, (0, world.spec.layers), demand),
+                    world.free_bytes(unit),
+                    strict=True,
+                ),
+                key=lambda one: one[1] - one[2],
+            )
+        ]
+    )
+    _, need, free, name = min(ranks)
+    reason = (
+        f"with heads dealt by speed, as far as there is memory, {name} would need {format_bytes(need)} and has "
+        f"{format_bytes(free)}"
+    )
+    return Rejected({"pp": 1, "tp": units.tp}, count, reason, float(need), float(free))
 
 
 def impossible(world: World) -> list[Rejected]:

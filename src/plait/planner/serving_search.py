@@ -26,6 +26,9 @@ _EVERY_COUNT = 6
 MOST_CHUNK = 2048
 """The most positions of a prompt that are computed together."""
 
+_Devices = tuple[int, tuple[tuple[str, ...], ...]]
+"""So many stages of these units, whatever heads their devices have."""
+
 Replicas = tuple[tuple[Unit, ...], ...]
 
 
@@ -109,6 +112,8 @@ class Search:
     limits: ServingLimits = field(default_factory=ServingLimits)
     found: list[Found] = field(default_factory=list)
     rejected: list[Rejected] = field(default_factory=list)
+    _able: set[_Devices] = field(default_factory=set)
+    _refused: dict[_Devices, Units] = field(default_factory=dict)
 
     @property
     def full(self) -> bool:
@@ -130,16 +135,32 @@ class Search:
             if self.world.equal_hosts is None or len(self.world.devices) <= _EXACT_UNITS:
                 self._any(units)
         self.found.sort(key=lambda one: rank(self.objective, one.way, one.figures))
+        self._reject()
         return self
+
+    def _reject(self) -> None:
+        """What fits with no heads that were dealt: the same devices may have been looked at with others."""
+        whole: dict[int, list[Unit]] = {}
+        for (stages, devices), units in self._refused.items():
+            if (stages, devices) in self._able:
+                continue
+            if stages == 1:
+                whole.setdefault(units.tp, []).extend(units.units)
+            else:
+                ways = comb(len(units.units), stages)
+                self.rejected.append(refusal(self.world, units, stages, ways, self._demand(stages)))
+        for tp, alone in whole.items():
+            self.rejected.append(refusal(self.world, Units(tp, tuple(alone)), 1, len(alone), self._demand(1)))
 
     # any devices: the exact search
 
     def _any(self, units: Units) -> None:
         whole = ((0, self.world.spec.layers),)
-        refused = [unit for unit in self._distinct(units.units) if not self._try(((unit,),), whole)]
-        if refused:
-            them = replace(units, units=tuple(refused))
-            self.rejected.append(refusal(self.world, them, 1, len(refused), self._demand(1)))
+        for unit in self._distinct(units.units):
+            if self._try(((unit,),), whole):
+                self._able.add((1, (unit.devices,)))
+            else:
+                self._refused.setdefault((1, (unit.devices,)), Units(units.tp, (unit,)))
         if not units.whole_only:
             self._copies(units.units)
             self._pipelines(units)
@@ -154,15 +175,23 @@ class Search:
         return list(sorts.values())
 
     def _copies(self, units: Sequence[Unit]) -> None:
-        """Data over units that hold the whole model each: the fastest 2, 3, …"""
+        """Data over units that hold the whole model each: the fastest 2, 3, …
+
+        Ranks of a stage have one deal of heads for all replicas: each one's is tried for all.
+        """
         if not self.full and self.users == 1:
             return
         whole = ((0, self.world.spec.layers),)
-        able = [way for way in (self._way(((unit,),), whole, LAYERWISE, 1) for unit in units) if fits(self.world, way)]
-        able.sort(key=lambda way: value(self.objective, figures(self.world, way)))
-        for count in range(2, len(able) + 1):
-            if self.full or count <= self.users:
-                self._try(tuple(way.replicas[0] for way in able[:count]), whole)
+        for shares in {unit.shares: None for unit in units}:
+            same = [Unit(unit.devices, shares) for unit in units]
+            ways = [self._way(((unit,),), whole, LAYERWISE, 1) for unit in same]
+            able = sorted(
+                (way for way in ways if fits(self.world, way)),
+                key=lambda way: value(self.objective, figures(self.world, way)),
+            )
+            for count in range(2, len(able) + 1):
+                if self.full or count <= self.users:
+                    self._try(tuple(way.replicas[0] for way in able[:count]), whole)
 
     def _pipelines(self, units: Units) -> None:
         most = min(len(units.units), self.world.spec.layers)
@@ -181,12 +210,14 @@ class Search:
                 if best is not None:
                     found[best.machines, best.cut] = best.exact
                 elif not prefill:
-                    self._refuse_pipelines(units, some)
+                    for stages in some:
+                        self._refused.setdefault((stages, tuple(unit.devices for unit in units.units)), units)
         ways = {(tuple(units.units[at] for at in machines), cut): exact for (machines, cut), exact in found.items()}
         for count in counts:
             ways |= dict.fromkeys(every_cut(self.world, units.units, count, list(self._asks(count))), True)
         for (pipeline, cut), exact in ways.items():
-            self._try((pipeline,), cut, exact=exact)
+            if self._try((pipeline,), cut, exact=exact):
+                self._able.add((len(cut), tuple(unit.devices for unit in units.units)))
 
     def _asks(self, stages: int) -> Iterator[Ask]:
         """What a pipeline of so many stages may be asked for: each is best with a cut of its own."""
@@ -215,11 +246,6 @@ class Search:
         if len(counts) < _EXACT_UNITS:
             return [range(count, count + 1) for count in counts]
         return [counts]
-
-    def _refuse_pipelines(self, units: Units, counts: range) -> None:
-        for stages in counts:
-            ways = comb(len(units.units), stages)
-            self.rejected.append(refusal(self.world, units, stages, ways, self._demand(stages)))
 
     def _demand(self, stages: int) -> Demand:
         """Of a pipeline with as many micro-batches as stages."""
