@@ -7,10 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from plait.planner.placement import devices_in_order, training_layout
 from plait.planner.scoring import closed, simulated
 from plait.planner.step_times import Phases, step_seconds
 from plait.plans.split import Split, TrainingSetup
+from plait.plans.training import TrainingPlan
 from plait.schedules.training import compute_order
+from plait.simulator.step import forecast_step
 from plait.simulator.waves import even_run, replay
 from plait.spec.job import TrainingJob
 
@@ -79,6 +82,28 @@ def test_parts_add_up_to_the_step(way: tuple[str, int]) -> None:
         assert figures["tokens_per_s"] == pytest.approx(32 * 512 / figures["step_s"])
         assert 0 < figures["bubble"] < 1
         assert 0 < figures["mfu"] < 1
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("zero", [0, 1])
+@pytest.mark.parametrize("between", [1e8, 1e9, 25e9])
+def test_the_replay_has_the_bytes_of_the_simulator_and_never_more_seconds(
+    way: tuple[str, int], zero: int, between: float
+) -> None:
+    """Where links are fast the seconds are the simulator's too, but for a hundredth that messages wait for others."""
+    machines = cluster(2, 4, between=between)
+    counting = costs(model(layers=12, vocab=50_000), machines, TrainingJob(32, 512))
+    setup = TrainingSetup(Split(dp=2, pp=2, tp=2), way[0], 1, 16, way[1], zero=zero)
+    (one,) = simulated(counting, [closed(counting, setup)])
+    names = devices_in_order(machines)
+    layout = training_layout(setup, one.cut, names, "bfloat16", [machines.device(name).host for name in names])
+    found = forecast_step(TrainingPlan("tiny", layout, setup, 32, 512), counting.spec, machines)
+    assert one.figures["comm_bytes"] == found.predicted["comm_bytes"]
+    assert one.figures["peak_bytes"] == found.predicted["peak_bytes"]
+    assert one.figures["compute_s"] == pytest.approx(found.predicted["compute_s"])
+    assert one.step_s <= found.predicted["step_s"] * (1 + 1e-9)
+    if between > 1e10:
+        assert one.step_s == pytest.approx(found.predicted["step_s"], rel=0.01)
 
 
 def test_a_busy_link_decides() -> None:

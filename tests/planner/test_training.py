@@ -13,7 +13,9 @@ from plait.planner.result import Candidate, Choice, choice_json
 from plait.planner.selection import Selection
 from plait.planner.space import TrainingLimits
 from plait.planner.training import plan_training, ranked_ways
+from plait.planner.training_break_even import flip
 from plait.plans.training import TrainingPlan
+from plait.simulator.step import forecast_step
 from plait.spec.cluster import Cluster, Host, Network, Wire
 from plait.spec.job import TrainingJob
 from plait.spec.model import ModelSpec
@@ -164,20 +166,77 @@ def test_one_device_is_chosen_where_links_are_hopeless() -> None:
     assert all(one.predicted["step_s"] > choice.chosen.predicted["step_s"] for one in others)
 
 
+def over(bandwidth: float) -> Choice:
+    return plan_training(model(), cluster(4, 1, between=bandwidth), JOB)
+
+
 @pytest.mark.parametrize(("between", "side"), [(1e9, "below"), (3e7, "from")])
 def test_beyond_the_break_even_the_other_kind_is_chosen(between: float, side: str) -> None:
-    def over(bandwidth: float) -> Choice:
-        return plan_training(model(), cluster(4, 1, between=bandwidth), JOB)
-
     choice = over(between)
     (found,) = (one for one in choice.break_even if side in one.text)
     assert (found.value > between) == (side == "from")
-    before, after = (1.1, 1 / 1.1) if side == "below" else (1 / 1.1, 1.1)
+    before, after = (1.05, 0.95) if side == "below" else (0.95, 1.05)
     assert over(found.value * before).chosen.kind == choice.chosen.kind
     assert over(found.value * after).chosen.kind == found.kind != choice.chosen.kind
     assert found.quantity == "bandwidth between hosts, bytes/s a device"
     assert found.text.startswith(f"{found.kind} wins {side} {format_rate(found.value)} a device between hosts")
-    assert found.text.endswith(f"(there are {format_rate(between)})")
+    assert found.text.endswith(f", in place of {choice.chosen.kind} (there are {format_rate(between)})")
+
+
+@pytest.mark.parametrize(
+    ("hosts", "per_host", "between", "memory_gb"),
+    [(2, 2, 1e9, 80), (2, 4, 5e9, 1.5), (4, 1, 2e8, 1.6), (3, 2, 1e10, 4)],
+)
+def test_every_break_even_is_true_when_planned_again(
+    hosts: int, per_host: int, between: float, memory_gb: float
+) -> None:
+    def there(bandwidth: float) -> Choice:
+        machines = cluster(hosts, per_host, between=bandwidth, memory_gb=memory_gb)
+        return plan_training(model(), machines, JOB)
+
+    choice = there(between)
+    for found in choice.break_even:
+        side = 1.05 if found.value > between else 0.95
+        assert there(found.value * side).chosen.kind == found.kind
+        assert there(found.value * (2 - side)).chosen.kind == choice.chosen.kind != found.kind
+
+
+def test_large_searches_tell_no_break_even() -> None:
+    """They have no time to plan again, and what was not planned again may be false."""
+    choice = plan_training(model_preset("gpt-1t"), cluster_preset("a100", 1024), TrainingJob(1536, 2048))
+    assert choice.break_even == ()
+
+
+class TestFlip:
+    def test_found_near_a_guess(self) -> None:
+        found = flip(lambda by: "a" if by < 4.0 else "b", "a", 1000.0, 3.5)
+        assert found is not None
+        assert found[1] == "b"
+        assert found[0] * 0.95 < 4.0 <= found[0] * 1.05
+
+    def test_found_without_a_guess(self) -> None:
+        found = flip(lambda by: "a" if by > 0.19 else "b", "a", 1 / 1000.0, None)
+        assert found is not None
+        assert found[0] * 0.95 <= 0.19 < found[0] * 1.05
+
+    def test_a_guess_that_is_false_is_not_told(self) -> None:
+        assert flip(lambda _: "a", "a", 1000.0, 2.0) is None
+        assert flip(lambda _: "a", "a", 1 / 1000.0, None) is None
+
+
+@pytest.mark.parametrize("experts", [0, 4])
+@pytest.mark.parametrize("vocab", [8192, 60_000])
+def test_figures_are_those_of_the_simulator(experts: int, vocab: int) -> None:
+    """`plait simulate` says of every plan shown what `plait plan` said; no figure is below nothing."""
+    spec, machines = model(vocab=vocab, experts=experts), cluster(2, 4, memory_gb=3.0, between=5e9)
+    choice = plan_training(spec, machines, JOB)
+    for one in choice.candidates[:10]:
+        assert isinstance(one.plan, TrainingPlan)
+        again = forecast_step(one.plan, spec, machines)
+        for key, value in one.predicted.items():
+            assert value == pytest.approx(again.predicted[key], abs=1e-12)
+            assert value >= 0
+        assert max(memory.need_bytes for memory in one.memory) == again.predicted["peak_bytes"]
 
 
 @settings(max_examples=25, deadline=None)

@@ -24,6 +24,7 @@ _TIME = 50_000
 NEAR = 0.05
 """A break-even is told where planning again so much below and above it (a share of it) gives the two answers."""
 _ROUNDS = 4
+_FIRST_STEP = 1.15
 _STEPS = 12
 _CLOSE = 0.01
 
@@ -63,26 +64,29 @@ def flip(kind_at: KindAt, winner: str, far: float, guess: float | None) -> tuple
     """
     outward = 1 + NEAR if far > 1 else 1 - NEAR
     inward = 2 - outward
-    limit = _OTHERS if far > 1 else 1 / _OTHERS
     inside, outside = 1.0, None
     if guess is None:
-        if kind_at(limit) == winner:
+        outside = _OTHERS if far > 1 else 1 / _OTHERS
+        if kind_at(outside) == winner:
             return None
-        outside = limit
-        guess = limit**0.5
+        guess = outside**0.5
+    step = _FIRST_STEP if far > 1 else 1 / _FIRST_STEP
     for _ in range(_ROUNDS):
-        if (guess * inward - 1) * (far - 1) > 0 and kind_at(guess * inward) != winner:
-            outside = guess * inward
+        before, beyond = guess * inward, guess * outward
+        if (before - 1) * (far - 1) > 0 and kind_at(before) != winner:
+            outside = before
+        elif (kind := kind_at(beyond)) != winner:
+            return guess, kind
         else:
-            beyond = kind_at(guess * outward)
-            if beyond != winner:
-                return guess, beyond
-            inside = guess * outward
-            if outside is None:
-                outside = limit if (limit - inside) * (far - 1) > 0 else far
-                if kind_at(outside) == winner:
-                    return None
-        guess = (inside * outside) ** 0.5
+            inside = beyond
+        # between what is known on both sides; else further and further from the guess that was not true
+        if outside is None:
+            guess = inside * step
+        elif inside == 1.0:
+            guess = outside / step if (outside / step - 1) * (far - 1) > 0 else outside**0.5
+        else:
+            guess = (inside * outside) ** 0.5
+        step *= step
     return None
 
 
