@@ -23,7 +23,7 @@ _TIME = 50_000
 """There is time to plan again where the search looks at no more ways than that: larger ones have no break-even."""
 NEAR = 0.05
 """A break-even is told where planning again so much below and above it (a share of it) gives the two answers."""
-_ROUNDS = 4
+_ROUNDS = 6
 _FIRST_STEP = 1.15
 _STEPS = 12
 _CLOSE = 0.01
