@@ -75,8 +75,12 @@ def test_the_json_of_a_generation_plan(run: Run) -> None:
     assert all(one["loses"] for one in values["candidates"][1:])
 
 
-def test_several_users_ask_for_throughput(run: Run) -> None:
-    assert answer(run("plan", "qwen3-0.6b", "--cluster", "macs", "--users", 8, "--json"))["objective"] == "throughput"
+def test_several_users_are_the_users_that_there_are(run: Run) -> None:
+    choice = answer(run("plan", "qwen3-0.6b", "--cluster", "macs", "--users", 8, "--json"))
+    assert choice["objective"] == "latency"
+    for candidate in choice["candidates"]:  # eight users' tokens in each token's time
+        seconds, rate = candidate["predicted"]["time_per_token_s"], candidate["predicted"]["decode_tokens_per_s"]
+        assert seconds * rate == pytest.approx(8, rel=0.01)
 
 
 @pytest.mark.parametrize("objective", ["latency", "throughput", "ttft"])
@@ -140,7 +144,7 @@ def test_replicas_are_simulated_once(run: Run, tmp_path: Path) -> None:
     page = run("simulate", path)
     assert page.exit_code == 0, page.stderr
     assert page.stdout.startswith(
-        "Simulated: 16 requests of 512 tokens, answers of 256, by 4 replicas. One of them is shown; tokens a second "
+        "Simulated: 4 requests of 512 tokens, answers of 256, by 4 replicas. One of them is shown; tokens a second "
         "and bytes are of all.\n"
     )
     assert answer(run("simulate", path, "--json"))["predicted"]["replicas"] == 4
@@ -155,7 +159,7 @@ SAME = {
     ),
     # three hand-overs, and the tokens back; every one of 4 micro-batches holds all users
     "many users": (
-        ("--cluster", "home", "--users", 8, "--pp", 4),
+        ("--cluster", "home", "--users", 8, "--pp", 4, "--objective", "throughput"),
         32 * (3 * (512 + 255) * HIDDEN_BYTES + 256 * TOKEN_BYTES),
     ),
     "uneven users": (

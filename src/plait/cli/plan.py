@@ -31,7 +31,11 @@ def plan(
     task: Annotated[Literal["generate", "train"], typer.Option(help="What the model is to do.")] = "generate",
     objective: Annotated[
         str | None,
-        typer.Option(help="latency (one user), throughput (several), ttft; step (training).", show_default=False),
+        typer.Option(
+            help="latency: a token's time for the users given. throughput: users without end, --users in a "
+            "micro-batch. ttft: the first token. step: training.",
+            show_default="latency",
+        ),
     ] = None,
     context: Annotated[int | None, typer.Option(min=1, help="Positions a request may take.")] = None,
     users: Annotated[int | None, typer.Option(min=1, help="Requests at the same time (1).")] = None,

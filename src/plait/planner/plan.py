@@ -34,10 +34,10 @@ def plan(
 ) -> Choice:
     """The best plan of `model` on `cluster` for `job`, the others ranked, and what cannot be.
 
-    `model` and `cluster` may be names of presets. `objective` None: `latency` for one user, `throughput` for several,
-    `step` for training. `dtype` None: bfloat16 where every device has 16-bit figures, else float32; of a training job
-    its own. `weights`: the format that weights are stored in, for generation. Errors: SpecError, PlanError, and
-    CapacityError where nothing fits, with the shortfall.
+    `model` and `cluster` may be names of presets. `objective` None: `latency`, and `step` for training. `dtype` None:
+    bfloat16 where every device has 16-bit figures, else float32; of a training job its own. `weights`: the format that
+    weights are stored in, for generation. Errors: SpecError, PlanError, and CapacityError where nothing fits, with the
+    shortfall.
     """
     spec = model_preset(model) if isinstance(model, str) else model
     machines = cluster_preset(cluster) if isinstance(cluster, str) else cluster
@@ -92,10 +92,11 @@ class Limits:
 
 
 def usual_objective(job: Job | TrainingJob) -> Objective:
-    """What is asked for where nobody says: a step's time; one user's time a token, or all users' tokens a second."""
-    if isinstance(job, TrainingJob):
-        return "step"
-    return "latency" if job.users == 1 else "throughput"
+    """What is asked for where nobody says: a step's time; the time of a token for just the users that there are.
+
+    `throughput` has to be asked for: its plans may need more users than the job has (decision 0013).
+    """
+    return "step" if isinstance(job, TrainingJob) else "latency"
 
 
 def usual_dtype(cluster: Cluster) -> str:
