@@ -235,7 +235,7 @@ def test_a_slow_machine_is_left_out_of_a_pipeline() -> None:
     cluster = single({"a": (100, 8), "b": (100, 8), "slow": (1, 8)}, 1e-5, 1e11)
     choice = plan_serving(plain(10, 1e9), cluster, Job(16, 16, 1), "throughput", limits=PIPELINES)
     assert {name for names in choice.chosen.devices for name in names} == {"a", "b"}
-    assert "1 of 3 devices are left out" in choice.reason
+    assert "1 of 3 devices stay out" in choice.reason
 
 
 def test_micro_batches_are_not_more_where_they_read_the_weights_again() -> None:

@@ -127,7 +127,7 @@ def _in_all(search: Search, best: Ranked) -> Iterator[str]:
 def _left_out(search: Search, best: Ranked) -> Iterator[str]:
     used, there = best.way.split.ranks, len(search.world.devices)
     if 1 < used < there:
-        yield f"{there - used} of {there} devices are left out"
+        yield f"{there - used} of {there} devices stay out"
 
 
 def losing_words(search: Search, best: Ranked, other: Ranked) -> str:

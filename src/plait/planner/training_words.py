@@ -66,7 +66,7 @@ def _places(setup: TrainingSetup, links: Links) -> Iterator[str]:
         inside = inner * split.dp <= links.per_host
         yield f"data over {split.dp} around them" + (" inside a host" if inside else "")
     if split.ranks < links.devices:
-        yield f"{links.devices - split.ranks} of {links.devices} devices are left out"
+        yield f"{links.devices - split.ranks} of {links.devices} devices stay out"
 
 
 def why_it_loses(chosen: TrainingSetup, best: Figures, setup: TrainingSetup, figures: Figures, links: Links) -> str:
