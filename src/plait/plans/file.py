@@ -68,6 +68,7 @@ class _PlanTable(Table):
     slots: int
     link_capacity: int = 2
     epoch: int = 0
+    sequence: bool = False
     reason: str = ""
     axes: dict[str, int]
     stages: list[StageTable] = Field(min_length=1)
@@ -88,6 +89,7 @@ def dump_plan(plan: Plan, cluster: Cluster | None = None, job: Job | None = None
         "slots": plan.slots,
         "link_capacity": layout.link_capacity,
         "epoch": layout.epoch,
+        **({"sequence": True} if layout.sequence else {}),
         "reason": plan.reason,
         "axes": dict(layout.axes),
         "stages": [stage_values(stage, names) for stage in layout.stages],
@@ -149,7 +151,7 @@ def _plan(table: _PlanTable, cluster: Cluster | None) -> Plan:
     stages = tuple(stage.stage(names) for stage in table.stages)
     return Plan(
         table.model,
-        Layout(table.axes, stages, table.link_capacity, table.epoch),
+        Layout(table.axes, stages, table.link_capacity, table.epoch, table.sequence),
         table.schedule,
         table.micro_batches,
         table.chunk,

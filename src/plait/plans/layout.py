@@ -15,8 +15,8 @@ DTYPES = ("bfloat16", "float32")
 class Stage:
     """A contiguous run of layers [first, end) on `ranks`, computed in `dtype` with weights stored as `weights`.
 
-    `devices`: the cluster's name of each rank's device. `shares`: query heads that each rank of a tensor group holds;
-    empty means as even as they divide.
+    `ranks`: tensor groups one after the other. `devices`: the cluster's name of each rank's device. `shares`: what each
+    rank of a tensor group gets, in proportion to its device's speed; empty means as even as it divides.
     """
 
     layers: tuple[int, int]
@@ -39,13 +39,15 @@ class Stage:
 class Layout:
     """Axes (ordered: name to size), stages in order, and `link_capacity`, the k of every directed link.
 
-    `epoch` is the plan's number; a re-plan counts up.
+    `epoch` is the plan's number; a re-plan counts up. `sequence`: in generation, activations between the blocks are split
+    along the sequence over a tensor group.
     """
 
     axes: Mapping[str, int]
     stages: tuple[Stage, ...]
     link_capacity: int = 2
     epoch: int = 0
+    sequence: bool = False
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "axes", MappingProxyType(dict(self.axes)))
@@ -54,6 +56,21 @@ class Layout:
     def ranks(self) -> int:
         """Number of ranks: the product of the axes."""
         return prod(self.axes.values())
+
+    @property
+    def tp(self) -> int:
+        """Ranks of a tensor group."""
+        return self.axes.get("tp", 1)
+
+    def tensor_group(self, stage: int, rank: int) -> tuple[int, ...]:
+        """The ranks that share the layers of `stage` with `rank`, itself among them."""
+        ranks = self.stages[stage].ranks
+        first = ranks.index(rank) // self.tp * self.tp
+        return ranks[first : first + self.tp]
+
+    def stage_of(self, rank: int) -> int:
+        """The first stage that `rank` holds."""
+        return next(index for index, stage in enumerate(self.stages) if rank in stage.ranks)
 
     @property
     def positions(self) -> tuple[tuple[int, ...], ...]:

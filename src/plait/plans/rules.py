@@ -16,6 +16,7 @@ from typing import NamedTuple
 from plait.plans.action import Action, Kind, Lane
 from plait.plans.layout import Layout
 from plait.plans.round import MicroBatch
+from plait.spec.shards import even_rows
 
 DTYPE_BYTES: Mapping[str, int] = {"float32": 4, "bfloat16": 2, "float64": 8}
 TOKEN_BYTES = 8
@@ -200,6 +201,20 @@ def message_bytes(action: Action, micro_batch: MicroBatch, layout: Layout, hidde
         return micro_batch.sampled * TOKEN_BYTES
     before = action.stage - 1 if action.kind in (Kind.RECEIVE_FORWARD, Kind.SEND_BACKWARD) else action.stage
     return micro_batch.tokens * hidden * DTYPE_BYTES[layout.stages[before].dtype]
+
+
+def rank_message_bytes(action: Action, micro_batch: MicroBatch, layout: Layout, hidden: int) -> tuple[int, ...]:
+    """What each rank of a tensor group puts on its link, or takes off it, for a message of generation.
+
+    Rank i talks to rank i of the other stage: it sends its rows of the activations (`even_rows`), and the tokens whole,
+    since every rank of the first stage needs them.
+    """
+    if action.kind.lane is not Lane.P2P:
+        return (0,) * layout.tp
+    if action.kind in (Kind.SEND_TOKENS, Kind.RECEIVE_TOKENS):
+        return (micro_batch.sampled * TOKEN_BYTES,) * layout.tp
+    row_bytes = message_bytes(action, micro_batch, layout, hidden) // max(1, micro_batch.tokens)
+    return tuple(rows * row_bytes for rows in even_rows(micro_batch.tokens, layout.tp))
 
 
 class Link(NamedTuple):
