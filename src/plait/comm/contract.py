@@ -63,8 +63,8 @@ class Endpoint(ABC):
     size: int
     capacity: int
     idle: Callable[[], None] | None = None
-    """Called now and then while a collective waits for other ranks. Messages that this rank has queued must move on then:
-    the rank it waits for may need them, or the room that they take."""
+    """Called now and then while a collective waits for other ranks. Messages that this rank has queued must move on
+    then: the rank it waits for may need them, or the room that they take."""
 
     # --- messages between two ranks ---------------------------------------------------------------------
 

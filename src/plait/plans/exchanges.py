@@ -7,7 +7,7 @@ only where one of them is wrong.
 Without `sequence` every rank has all activations [tokens, hidden] between the blocks, and sums stand after attention
 and MLP (Shoeybi et al., "Megatron-LM" (2019), section 3). With it each has its rows (`even_rows`), which are gathered
 before a block and summed and scattered behind it (Korthikanti et al., "Reducing Activation Recomputation" (2022),
-section 4.2.2). From the last layer's attention on, both are the same: only sampled rows are left, and all ranks have them.
+section 4.2.2). From the last layer's attention on, both are the same: only sampled rows are left, on all ranks.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Collective(NamedTuple):
 
 
 def forward_exchanges(spec: ModelSpec, layout: Layout, stage: int, micro_batch: MicroBatch) -> Iterator[Collective]:
-    """The exchanges of a stage's forward in order, sampling included where every row is greedy or draws from all tokens.
+    """The exchanges of a stage's forward in order, with sampling where every row is greedy or draws from all tokens.
 
     Top-k and top-p exchange more candidates, as their values ask for.
     """
@@ -116,8 +116,8 @@ def sent_bytes(one: Collective, ranks: int) -> tuple[int, ...]:
 def all_reduce_bytes(items: int, item_bytes: int, ranks: int) -> tuple[int, ...]:
     """Payload that each rank sends in a sum of `items`.
 
-    At once: all to all others. Otherwise block by block: each rank is sent its piece by the others, adds it and sends it
-    to them: the block without its own piece, and its own piece to each other.
+    At once: all to all others. Otherwise block by block: each rank is sent its piece by the others, adds it and sends
+    it to them: the block without its own piece, and its own piece to each other.
     """
     size = items * item_bytes
     if size <= AT_ONCE_BYTES or ranks <= 2:

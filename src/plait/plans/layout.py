@@ -39,8 +39,8 @@ class Stage:
 class Layout:
     """Axes (ordered: name to size), stages in order, and `link_capacity`, the k of every directed link.
 
-    `epoch` is the plan's number; a re-plan counts up. `sequence`: in generation, activations between the blocks are split
-    along the sequence over a tensor group.
+    `epoch` is the plan's number; a re-plan counts up. `sequence`: in generation, activations between the blocks are
+    split along the sequence over a tensor group.
     """
 
     axes: Mapping[str, int]

@@ -64,8 +64,8 @@ CUTS: Mapping[str, Cut] = MappingProxyType(
     }
 )
 """Weights by their name within a layer. What is not named is whole on every rank: norms, learned positions, routers,
-the down projections of latent attention. A bias is cut with the outputs of its weight, and whole where the weight is cut
-by its inputs: it is added once, after the sum."""
+the down projections of latent attention. A bias is cut with the outputs of its weight, and whole where the weight is
+cut by its inputs: it is added once, after the sum."""
 
 FULL_QK_NORMS: Mapping[str, Cut] = MappingProxyType({"q_norm": Cut(0, Unit.HEAD), "k_norm": Cut(0, Unit.KV_HEAD)})
 """Norms of queries and keys over the whole projection go with their heads; those of one head are whole."""
@@ -79,8 +79,8 @@ class Grain(NamedTuple):
 
 
 GRAINS: Mapping[str, Grain] = MappingProxyType({"int8": Grain(32, 16), "int4": Grain(32, 16)})
-"""Formats whose packed kernels want multiples (torch's _weight_int8pack_mm: K % 16 = 0; _weight_int4pack_mm: N % 16 = 0,
-groups of 32 along K). All others can be cut anywhere."""
+"""Formats whose packed kernels want multiples (torch's _weight_int8pack_mm: K % 16 = 0; _weight_int4pack_mm:
+N % 16 = 0, groups of 32 along K). All others can be cut anywhere."""
 
 _ANYWHERE = Grain(1, 1)
 
@@ -92,7 +92,7 @@ class Range(NamedTuple):
     end: int
 
     @property
-    def count(self) -> int:
+    def size(self) -> int:
         """How many."""
         return self.end - self.first
 
@@ -170,8 +170,8 @@ def unit_count(spec: ModelSpec, unit: Unit) -> int:
 def deal(count: int, ranks: int, shares: Sequence[float] = (), grain: int = 1) -> tuple[Range, ...]:
     """`count` units over the ranks, in order, as near to the proportions `shares` as whole multiples of `grain` allow.
 
-    Largest remainders get what is left (Hamilton's method), of equal ones the lowest rank. Shares that are whole numbers
-    and add up to the count are dealt exactly.
+    Largest remainders get what is left (Hamilton's method), of equal ones the lowest rank. Shares that are whole
+    numbers and add up to the count are dealt exactly.
     """
     grains = -(-count // grain)
     parts = shares or [1.0] * ranks
@@ -228,7 +228,7 @@ def _grain_of(spec: ModelSpec, unit: Unit, grain: Grain) -> int:
 
 def _read_by(heads: Range, spec: ModelSpec, grain: Grain) -> Range:
     """The KV heads that a range of query heads reads, widened to where their weights can be cut."""
-    if not heads.count:
+    if not heads.size:
         return Range(0, 0)
     group = spec.heads // spec.kv_heads
     together = grain.outputs // gcd(grain.outputs, spec.head_dim)

@@ -6,7 +6,7 @@ merges them into one measured timeline on the reference host's clock.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal
 
 import msgspec
@@ -41,7 +41,15 @@ class Tracer:
         self.events: list[Event] = []
         self._append = self.events.append
 
-    def finished(self, action: Action, start_s: float, ready_s: float, end_s: float, payload_bytes: int) -> None:
+    def finished(
+        self,
+        action: Action,
+        start_s: float,
+        ready_s: float,
+        end_s: float,
+        payload_bytes: int,
+        exchanges: Sequence[tuple[float, float]] = (),
+    ) -> None:
         """Write one action down. Stands inside every token: one append, about 0.1 µs."""
         self._append((action, start_s, ready_s, end_s, payload_bytes))
 
