@@ -129,3 +129,65 @@ def test_layerwise_has_one_micro_batch() -> None:
         "2 micro-batches were asked for, but layer-wise has one in flight: "
         "--schedule pipelined --micro-batches 2 has them all"
     )
+
+
+def test_stages_of_tensor_groups() -> None:
+    plan = chosen(Weighing(), stages=2, tp=3, shares=(2, 1, 1), sequence=True, schedule="pipelined", micro_batches=2)
+    assert dict(plan.layout.axes) == {"pp": 2, "tp": 3}
+    assert [stage.ranks for stage in plan.layout.stages] == [(0, 1, 2), (3, 4, 5)]
+    assert [stage.shares for stage in plan.layout.stages] == [(2, 1, 1)] * 2
+    assert plan.layout.sequence
+    assert [plan.layout.tensor_group(1, rank) for rank in (3, 5)] == [(3, 4, 5)] * 2
+    assert plan.reason.startswith("pipelined with 2 micro-batches, tp 3: predicted ")
+
+
+def test_without_a_group_a_plan_is_as_it_was() -> None:
+    plan = chosen(Weighing(), stages=2, tp=1, shares=(3,))
+    assert dict(plan.layout.axes) == {"pp": 2}
+    assert [(stage.ranks, stage.shares) for stage in plan.layout.stages] == [((0,), ()), ((1,), ())]
+    assert not plan.layout.sequence
+    assert ", tp" not in plan.reason
+
+
+@pytest.mark.parametrize(
+    ("tp", "schedule", "cores", "threads"),
+    [
+        (2, "layerwise", 8, 4),  # one stage computes at a time
+        (2, "pipelined", 8, 2),  # both stages do
+        (2, "layerwise", 2, 1),
+        (2, "pipelined", 2, 1),  # more ranks than cores: one thread each
+        (3, "layerwise", 8, 2),
+    ],
+)
+def test_the_cores_are_shared_by_what_computes_at_once(tp: int, schedule: str, cores: int, threads: int) -> None:
+    plan = chosen(Weighing(), stages=2, tp=tp, schedule=schedule, micro_batches=None, cores=cores)
+    assert {stage.threads for stage in plan.layout.stages} == {threads}
+    assert chosen(Weighing(), stages=2, tp=tp, schedule=schedule, threads=5).layout.stages[1].threads == 5
+
+
+@pytest.mark.parametrize(
+    ("asked", "message"),
+    [
+        ({"tp": 0}, "--tp 0 was asked for, but a layer needs at least one rank: --tp 1 leaves it whole"),
+        (
+            {"shares": (2, 1)},
+            "--shares 2,1 is for 2 ranks, but --tp makes groups of 1: --tp 2, or 1 number",
+        ),
+        (
+            {"tp": 3, "shares": (2, 1)},
+            "--shares 2,1 is for 2 ranks, but --tp makes groups of 3: --tp 2, or 3 numbers",
+        ),
+        (
+            {"tp": 2, "shares": (2, 0)},
+            "--shares 2,0 gives rank 1 of a group nothing: every share is at least 1",
+        ),
+        (
+            {"sequence": True},
+            "--sequence splits activations over the ranks of a tensor group, but --tp is 1: --tp 2 makes one",
+        ),
+    ],
+)
+def test_groups_that_cannot_be(asked: dict[str, object], message: str) -> None:
+    with pytest.raises(PlanError) as error:
+        chosen(Weighing(), **asked)
+    assert str(error.value) == message

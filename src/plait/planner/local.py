@@ -1,4 +1,7 @@
-"""The plan for ranks of one host: schedule, micro-batches, chunk and cut, chosen by simulation, with the reason."""
+"""The plan for ranks of one host: schedule, micro-batches, chunk and cut, chosen by simulation, with the reason.
+
+Tensor groups are as asked for: nothing here decides whether to split inside a layer.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +37,8 @@ _FORECAST_TOKENS = 12
 class Wishes:
     """What a person asks of a local plan; None lets the cost model choose.
 
-    `prompts`: tokens of each request's prompt. `layers`: layers of each stage.
+    `prompts`: tokens of each request's prompt. `layers`: layers of each stage. `tp`: ranks that share each layer,
+    `shares` what each of them gets, in proportion; `sequence` splits activations between the blocks over them.
     """
 
     model: str
@@ -49,6 +53,9 @@ class Wishes:
     threads: int | None = None
     dtype: str = "float32"
     cores: int = 1
+    tp: int = 1
+    shares: tuple[int, ...] = ()
+    sequence: bool = False
 
     @property
     def stage_count(self) -> int:
@@ -113,14 +120,15 @@ def _chunks(wishes: Wishes, schedule: str) -> Sequence[int]:
 
 
 def draft_plan(spec: ModelSpec, wishes: Wishes, schedule: str, micro_batches: int, chunk: int) -> Plan:
-    """The plan with equal stages: all but the cut, for which costs are needed."""
+    """The plan with equal stages: all but the cut, for which costs are needed. Errors: PlanError."""
     stages = wishes.stage_count
     at_once = 1 if schedule == LAYERWISE else min(stages, wishes.cores)
-    threads = wishes.threads or max(1, wishes.cores // at_once)
+    threads = wishes.threads or max(1, wishes.cores // (at_once * max(1, wishes.tp)))
     require_stages(stages, spec.layers)
+    _require_group(wishes)
     return Plan(
         wishes.model,
-        _layout(_even(spec.layers, stages), wishes.dtype, threads, max(_LEAST_CAPACITY, 2 * micro_batches)),
+        _layout(_even(spec.layers, stages), wishes, threads, max(_LEAST_CAPACITY, 2 * micro_batches)),
         schedule,
         micro_batches,
         chunk,
@@ -129,16 +137,42 @@ def draft_plan(spec: ModelSpec, wishes: Wishes, schedule: str, micro_batches: in
     )
 
 
+def _require_group(wishes: Wishes) -> None:
+    """The tensor group can be, and what is said of it has one. Errors: PlanError."""
+    tp, shares = wishes.tp, wishes.shares
+    if tp < 1:
+        raise PlanError(f"--tp {tp} was asked for, but a layer needs at least one rank: --tp 1 leaves it whole")
+    given = f"--shares {','.join(map(str, shares))}"
+    if shares and len(shares) != tp:
+        raise PlanError(
+            f"{given} is for {len(shares)} rank{'s' if len(shares) > 1 else ''}, but --tp makes groups of {tp}: "
+            f"--tp {len(shares)}, or {tp} number{'s' if tp > 1 else ''}"
+        )
+    if shares and min(shares) < 1:
+        raise PlanError(f"{given} gives rank {shares.index(min(shares))} of a group nothing: every share is at least 1")
+    if wishes.sequence and tp == 1:
+        raise PlanError(
+            "--sequence splits activations over the ranks of a tensor group, but --tp is 1: --tp 2 makes one"
+        )
+
+
 def _plan(spec: ModelSpec, wishes: Wishes, schedule: str, micro_batches: int, chunk: int, costs_of: CostsOf) -> Plan:
     draft = draft_plan(spec, wishes, schedule, micro_batches, chunk)
     cut = cut_by_hand(wishes.layers, spec.layers) if wishes.layers else _cut(spec, wishes, draft, costs_of(draft))
     threads = draft.layout.stages[0].threads
-    return replace(draft, layout=_layout(cut, wishes.dtype, threads, draft.layout.link_capacity))
+    return replace(draft, layout=_layout(cut, wishes, threads, draft.layout.link_capacity))
 
 
-def _layout(cut: Cut, dtype: str, threads: int, capacity: int) -> Layout:
-    stages = tuple(Stage(layers, (rank,), dtype, dtype, threads) for rank, layers in enumerate(cut))
-    return Layout({"pp": len(cut)}, stages, capacity)
+def _layout(cut: Cut, wishes: Wishes, threads: int, capacity: int) -> Layout:
+    """Stage s on ranks s × tp to (s + 1) × tp - 1."""
+    tp, dtype = wishes.tp, wishes.dtype
+    shares = wishes.shares if tp > 1 else ()
+    stages = tuple(
+        Stage(layers, tuple(range(at * tp, (at + 1) * tp)), dtype, dtype, threads, shares=shares)
+        for at, layers in enumerate(cut)
+    )
+    axes = {"pp": len(cut)} if tp == 1 else {"pp": len(cut), "tp": tp}
+    return Layout(axes, stages, capacity, sequence=wishes.sequence)
 
 
 def _even(layers: int, stages: int) -> Cut:
@@ -160,7 +194,7 @@ def _cut(spec: ModelSpec, wishes: Wishes, draft: Plan, costs: Costs) -> Cut:
     def seconds(first: int, end: int) -> float:
         rest = tuple(cut for cut in ((0, first), (end, spec.layers)) if cut[0] < cut[1])
         cut = tuple(sorted((*rest, (first, end))))
-        layout = _layout(cut, wishes.dtype, draft.layout.stages[0].threads, draft.layout.link_capacity)
+        layout = _layout(cut, wishes, draft.layout.stages[0].threads, draft.layout.link_capacity)
         stage = cut.index((first, end))
         whole = costs.compute_s(layout, stage, token)
         return whole + chunks_a_token * costs.compute_s(layout, stage, chunk)
@@ -179,7 +213,8 @@ def _simulated(spec: ModelSpec, wishes: Wishes, plan: Plan, costs_of: CostsOf) -
 
 def _reason(best: Candidate, candidates: Sequence[Candidate], wishes: Wishes) -> str:
     """Why this plan: what the job takes with it, and with the best of every other way."""
-    words = f"{_name(best.plan)}: predicted {format_seconds(best.job_s)} for the job"
+    tp = best.plan.layout.tp
+    words = f"{_name(best.plan)}{f', tp {tp}' if tp > 1 else ''}: predicted {format_seconds(best.job_s)} for the job"
     others: dict[tuple[str, int], Candidate] = {}
     for candidate in sorted(candidates, key=lambda candidate: candidate.job_s):
         others.setdefault((candidate.plan.schedule, candidate.plan.micro_batches), candidate)
