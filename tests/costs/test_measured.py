@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from plait.costs.calibration import Calibration, Setting, Together, read, write
 from plait.costs.curves import Curve, Grid
+from plait.costs.exchange_times import ExchangeTimes
 from plait.costs.measured import Kernel, MeasuredCosts
 from plait.costs.protocol import LinkCost, Running
 from plait.errors import PlanError
 from plait.plans.action import Kind
+from plait.plans.exchanges import Collective, Op, forward_bytes, forward_exchanges
 from plait.plans.layout import Layout, Stage
 from plait.plans.round import MicroBatch, Row
+from plait.spec.model import ModelSpec, Rope
 
 SETTING = Setting("box", "a cpu", 2, "2.13", "float32", "float32", 1, "shape", 30, 8, 3)
 CALIBRATION = Calibration(
@@ -30,7 +34,8 @@ CALIBRATION = Calibration(
         Together(3, Curve((1.0, 512.0), (1.8, 1.5))),
     ),
 )
-COSTS = MeasuredCosts(30, {Kernel("float32", "float32", 1): CALIBRATION}, LinkCost(1e-5, 1e9))
+SPEC = ModelSpec("m", "llama", 30, 576, 9, 3, 64, 1536, 1000, 4096, 1e-5, Rope(10_000.0, 64), (None,) * 30)
+COSTS = MeasuredCosts(SPEC, {Kernel("float32", "float32", 1): CALIBRATION}, LinkCost(1e-5, 1e9))
 LAYOUT = Layout({"pp": 3}, tuple(Stage((10 * i, 10 * i + 10), (i,)) for i in range(3)))
 
 
@@ -91,6 +96,73 @@ def test_slowdown_by_how_many_run_and_what() -> None:
 
 def test_loads_are_few() -> None:
     assert [COSTS.load(LAYOUT, 0, decoding(*[9] * rows)) for rows in (1, 2, 3, 5, 8)] == [1, 2, 4, 8, 8]
+
+
+GROUPS = Layout(
+    {"pp": 2, "tp": 2}, (Stage((0, 20), (0, 1), shares=(5, 4)), Stage((20, 30), (2, 3), shares=(5, 4))), sequence=True
+)
+TIMES = ExchangeTimes(*(Curve((0.0, 1e6), (seconds, seconds + 1e3)) for seconds in (1.0, 2.0, 3.0)))
+SHARED = Kernel("float32", "float32", 1, 2, (5, 4), sequence=True)
+
+
+def of_groups(layout: Layout) -> MeasuredCosts:
+    kernel = Kernel.of(layout, 0)
+    return MeasuredCosts(SPEC, {kernel: CALIBRATION}, LinkCost(1e-5, 1e9), {kernel: TIMES})
+
+
+def test_a_tensor_group_is_a_kernel_of_its_own() -> None:
+    assert Kernel.of(GROUPS, 1) == SHARED
+    assert Kernel.of(replace(GROUPS, sequence=False), 0) == SHARED._replace(sequence=False)
+    alone = replace(LAYOUT, stages=tuple(replace(stage, shares=(1,)) for stage in LAYOUT.stages), sequence=True)
+    assert Kernel.of(alone, 0) == Kernel("float32", "float32", 1)
+
+
+def test_seconds_of_exchanges_by_their_bytes() -> None:
+    """By hand, 1 ms a byte: sums of 2000 and 1000, a gather of 500."""
+    found = [
+        Collective(Op.ALL_REDUCE, 10, 50, 4),
+        Collective(Op.REDUCE_SCATTER, 10, 50, 2),
+        Collective(Op.ALL_GATHER, 5, 50, 2),
+    ]
+    assert TIMES.seconds(found) == pytest.approx((1.0 + 2.0) + (2.0 + 1.0) + (3.0 + 0.5))
+
+
+def test_ranks_of_a_group_compute_together_and_exchange_in_between() -> None:
+    """By hand, without sequence: two ranks take 1.2 × as long; a sum is 1 + 576 × 4 ÷ 1000 s, 20 layers and the entry
+    have 41. On the last stage 9 layers, an entry that gathers, two sums and a gather of two candidates of 16 bytes.
+    """
+    layout = replace(GROUPS, sequence=False)
+    costs = of_groups(layout)
+    summed, gathered, candidates = 3.304, 5.304, 3.032
+    one = decoding(1024)
+    within = [41 * summed, gathered + 18 * summed + 2 * summed + candidates]
+    inside = [costs.exchange(layout, stage, one, Kind.FORWARD) for stage in (0, 1)]
+    assert [each.seconds for each in inside] == pytest.approx(within)
+    assert [each.by_rank(2) for each in inside] == [forward_bytes(SPEC, layout, stage, one) for stage in (0, 1)]
+    alone = [CALIBRATION.forward_s(one, 20, is_last=False), CALIBRATION.forward_s(one, 10, is_last=True)]
+    slower = CALIBRATION.slowdown(2, 1)
+    assert slower == 1.2
+    found = [costs.compute_s(layout, stage, one) for stage in (0, 1)]
+    assert found == pytest.approx([slower * seconds + more for seconds, more in zip(alone, within, strict=True)])
+
+
+def test_with_sequence_ranks_may_send_unequal_bytes() -> None:
+    costs = of_groups(GROUPS)
+    odd = decoding(*[64] * 3)
+    found = costs.exchange(GROUPS, 0, odd, Kind.FORWARD)
+    assert found.by_rank(2) == forward_bytes(SPEC, GROUPS, 0, odd)
+    assert len(set(found.by_rank(2))) == 2
+    assert found.seconds == pytest.approx(TIMES.seconds(forward_exchanges(SPEC, GROUPS, 0, odd)))
+    with pytest.raises(PlanError, match=r"never backward \(B\)"):
+        costs.exchange(GROUPS, 0, odd, Kind.BACKWARD)
+
+
+def test_ranks_of_a_group_slow_each_other_down_once() -> None:
+    """Alone a group goes as fast as `compute_s` says; beside another of two ranks, four ranks share the cores."""
+    costs = of_groups(GROUPS)
+    assert costs.speeds(GROUPS, [Running(0, 1)]) == (1.0,)
+    four = CALIBRATION.slowdown(4, 1)
+    assert costs.speeds(GROUPS, [Running(0, 1), Running(1, 1)]) == pytest.approx([1.2 / four] * 2)
 
 
 def test_a_file_and_back(tmp_path: Path) -> None:

@@ -8,21 +8,30 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import torch
 
 from plait.costs.calibration import Calibration, read
-from plait.costs.protocol import FREE
+from plait.costs.curves import Curve
+from plait.costs.exchange_times import ExchangeTimes
+from plait.costs.measured import Kernel
+from plait.costs.protocol import FREE, LinkCost
 from plait.errors import PlanError, RunError
+from plait.plans.action import Kind
 from plait.plans.layout import Layout, Stage
 from plait.plans.round import MicroBatch, Row
 from plait.prober import calibrate as module
 from plait.prober.calibrate import calibrate, calibration_path
-from plait.prober.child import Bench
+from plait.prober.child import Bench, largest_shard
 from plait.prober.host import TRUSTED_S
 from plait.prober.local import local_costs
-from plait.prober.messages import Work
+from plait.prober.messages import Alone, Beside, Job, Work
 from plait.spec.model import ModelSpec, Rope
 
 TINY = ModelSpec("tiny", "llama", 4, 64, 4, 2, 16, 128, 100, 512, 1e-5, Rope(1e4, 16), (None,) * 4)
+
+
+ONE = Kernel("float32", "float32", 1)
+HALF = Kernel("bfloat16", "bfloat16", 1)
 
 
 @pytest.fixture(autouse=True)
@@ -33,7 +42,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture(scope="module")
 def measured() -> Calibration:
-    return module._measure(TINY, module._setting(TINY, "float32", 1, 1, 1))
+    return module._measure(TINY, module._setting(TINY, ONE, 1, 1))
 
 
 @pytest.fixture
@@ -50,7 +59,7 @@ def no_measuring(measured: Calibration, monkeypatch: pytest.MonkeyPatch) -> list
 
 
 def test_a_tiny_model_alone_and_beside_another() -> None:
-    calibration = calibrate(TINY, "float32", 1, concurrent=2, rows=4)
+    calibration = calibrate(TINY, ONE, concurrent=2, rows=4)
     token = MicroBatch(tuple(Row(i, i, 100, 1, True) for i in range(4)))
     chunk = MicroBatch((Row(0, 0, 0, 128, False),))
     for work in (token, chunk):
@@ -71,48 +80,121 @@ def test_other_families(family: str) -> None:
         "qwen3": {"qk_norm": "head", "layers": 1, "windows": (64,)},
     }[family]
     spec = replace(TINY, family=family, **changed)
-    assert calibrate(spec, "bfloat16", 1).setting.layers >= 3
+    assert calibrate(spec, HALF).setting.layers >= 3
+
+
+@pytest.mark.parametrize("family", ["llama", "gpt2", "olmo2"])
+@pytest.mark.parametrize(("tp", "sequence"), [(2, False), (2, True), (5, True)])
+def test_a_rank_of_a_tensor_group_computes_without_the_others(family: str, tp: int, sequence: bool) -> None:
+    """Five ranks share four heads: the one that is measured has one, another none."""
+    changed = {
+        "llama": {},
+        "gpt2": {"rope": None, "norm": "layer", "mlp": "plain", "kv_heads": 4, "qkv_bias": True, "tied": True},
+        "olmo2": {"norm_placement": "post", "qk_norm": "full"},
+    }[family]
+    job = Job(replace(TINY, family=family, **changed), "float32", 1, 1, 4, 2, 192, 1, tp, (), sequence)
+    works = (Work(2, 1, 63), Work(1, 64, 64), Work(1, 64, 64, False))
+    with torch.inference_mode():
+        bench = Bench(job)
+        timed = [bench.alone(Alone((work,), 1, 0.0))[0] for work in works]
+        beside = [bench.beside(Beside(work, 0.0, 0.0)) for work in works]
+    assert all(min(one.layer_s, one.last_s) > 0 for one in timed)
+    assert all(len(taken) == 1 and taken[0] > 0 for taken in beside)
+
+
+def test_the_largest_shard_is_measured() -> None:
+    """Four heads over three ranks: the first has two. By shares, the last has most."""
+    assert largest_shard(TINY, 3, (), "float32").index == 0
+    assert largest_shard(TINY, 3, (), "float32").heads.size == 2
+    assert largest_shard(TINY, 2, (1, 3), "float32").index == 1
+
+
+def test_a_tensor_group_is_calibrated(monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[str] = []
+    calibration = calibrate(TINY, ONE._replace(tp=2, shares=(3, 1)), concurrent=2, say=said.append)
+    assert said == ["measuring a rank of 2 in float32 on 1 thread of this machine, once"]
+    assert (calibration.setting.tp, calibration.setting.shares) == (2, (3, 1))
+    assert [one.ranks for one in calibration.together] == [2]
+    assert calibration.forward_s(MicroBatch((Row(0, 0, 100, 1, True),)), 2, is_last=True) > 0
 
 
 def test_what_is_known_is_not_measured_again(no_measuring: list[str]) -> None:
-    first = calibrate(TINY, "bfloat16", 1)
-    assert calibrate(TINY, "bfloat16", 1) == first
-    assert calibrate(replace(TINY, name="the same sizes"), "bfloat16", 1) == first
+    first = calibrate(TINY, HALF)
+    assert calibrate(TINY, HALF) == first
+    assert calibrate(replace(TINY, name="the same sizes"), HALF) == first
     assert no_measuring == ["bfloat16"]
-    calibrate(TINY, "bfloat16", 1, fresh=True)
+    calibrate(TINY, HALF, fresh=True)
     assert no_measuring == ["bfloat16", "bfloat16"]
 
 
 @pytest.mark.parametrize(
-    "other", [{"dtype": "float32"}, {"threads": 2}, {"concurrent": 2}, {"rows": 8}, {"spec": replace(TINY, hidden=128)}]
+    "other",
+    [
+        {"kernel": ONE},
+        {"kernel": HALF._replace(threads=2)},
+        {"kernel": HALF._replace(tp=2)},
+        {"kernel": HALF._replace(tp=2, shares=(3, 1))},
+        {"kernel": HALF._replace(tp=2, sequence=True)},
+        {"concurrent": 2},
+        {"rows": 8},
+        {"spec": replace(TINY, hidden=128)},
+    ],
 )
 def test_anything_that_matters_is_measured_anew(no_measuring: list[str], other: dict[str, object]) -> None:
-    usual: dict[str, object] = {"spec": TINY, "dtype": "bfloat16", "threads": 1}
+    usual: dict[str, object] = {"spec": TINY, "kernel": HALF}
     calibrate(**usual)  # type: ignore[arg-type]
     calibrate(**usual | other)  # type: ignore[arg-type]
     assert len(no_measuring) == 2
 
 
 def test_a_corrupt_file_is_measured_again(no_measuring: list[str]) -> None:
-    path = calibration_path(calibrate(TINY, "bfloat16", 1).setting)
+    path = calibration_path(calibrate(TINY, HALF).setting)
     path.write_text("{")
-    assert calibrate(TINY, "bfloat16", 1) == read(path)
+    assert calibrate(TINY, HALF) == read(path)
     assert no_measuring == ["bfloat16", "bfloat16"]
 
 
 def test_a_measuring_process_that_dies_says_why() -> None:
     with pytest.raises(RunError, match="measuring this host failed: KeyError: 'float8'"):
-        module._measure(TINY, replace(module._setting(TINY, "float32", 1, 1, 1), dtype="float8"))
+        module._measure(TINY, replace(module._setting(TINY, ONE, 1, 1), dtype="float8"))
 
 
 def test_local_costs_of_a_mixed_layout(no_measuring: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("plait.prober.local.measure_shm_link", lambda threads, ranks, dtype, fresh: FREE)
+    monkeypatch.setattr("plait.prober.local.measure_shm_link", lambda *ways, beside, fresh: FREE)
     layout = Layout({"pp": 2}, (Stage((0, 2), (0,)), Stage((2, 4), (1,), "bfloat16", "bfloat16")))
     costs = local_costs(layout, TINY)
     assert sorted(no_measuring) == ["bfloat16", "float32"]
     assert {kernel.dtype for kernel in costs.calibrations} == {"float32", "bfloat16"}
     token = MicroBatch((Row(0, 0, 10, 1, True),))
     assert costs.compute_s(layout, 0, token) > 0
+
+
+def test_local_costs_of_tensor_groups(no_measuring: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """One calibration for both stages, beside four ranks; exchanges among two; hand-overs of two at a time."""
+    asked = []
+
+    def exchanges(*given: object, **more: object) -> ExchangeTimes:
+        asked.append((given, more))
+        return ExchangeTimes(*[Curve((1.0,), (7.0,))] * 3)
+
+    def link(*given: object, **more: object) -> LinkCost:
+        asked.append((given, more))
+        return FREE
+
+    monkeypatch.setattr("plait.prober.local.measure_shm_link", link)
+    monkeypatch.setattr("plait.prober.local.measure_exchanges", exchanges)
+    stages = (Stage((0, 2), (0, 1), threads=3), Stage((2, 4), (2, 3), threads=3))
+    layout = Layout({"pp": 2, "tp": 2}, stages)
+    costs = local_costs(layout, TINY)
+    assert asked == [
+        ((3, 2, "float32"), {"all_threads": 12, "fresh": False}),
+        ((3, 2, "float32"), {"beside": 2, "fresh": False}),
+    ]
+    (calibration,) = costs.calibrations.values()
+    assert (calibration.setting.tp, calibration.setting.together) == (2, 4)
+    token = MicroBatch((Row(0, 0, 10, 1, True),))
+    assert costs.exchange(layout, 0, token, Kind.FORWARD).seconds == 7.0 * (1 + 2 * 2)
+    assert costs.compute_s(layout, 0, token) > 7.0 * 5
 
 
 def test_a_stage_elsewhere_is_refused() -> None:
@@ -126,13 +208,13 @@ def test_what_was_measured_beside_other_work_is_not_trusted_for_long(
 ) -> None:
     monkeypatch.setattr(module.Others, "share", 0.5)
     monkeypatch.setattr(module.Others, "__exit__", lambda *_: None)
-    taken = calibrate(TINY, "bfloat16", 1)
+    taken = calibrate(TINY, HALF)
     assert taken.others == 0.5
-    calibrate(TINY, "bfloat16", 1)
+    calibrate(TINY, HALF)
     assert len(no_measuring) == 1
     now_s = time.time()
     monkeypatch.setattr(module.time, "time", lambda: now_s + TRUSTED_S + 1)
-    calibrate(TINY, "bfloat16", 1)
+    calibrate(TINY, HALF)
     assert len(no_measuring) == 2
 
 

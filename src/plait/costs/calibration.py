@@ -22,7 +22,8 @@ class Setting:
     """What a calibration holds for, and nothing else. `shape` names the model's sizes, `layers` how many were measured.
 
     `rows`: the most that decode together, rounded up; it decides how weights are laid out. `together`: the most ranks
-    that were measured computing at the same time.
+    that were measured computing at the same time. `tp`, `shares`, `sequence`: the tensor group, of which the rank with
+    the largest shard is measured, without what it exchanges.
     """
 
     host: str
@@ -36,6 +37,9 @@ class Setting:
     layers: int
     rows: int
     together: int
+    tp: int = 1
+    shares: tuple[int, ...] = ()
+    sequence: bool = False
     format: int = FORMAT
 
 

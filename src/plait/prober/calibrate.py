@@ -20,6 +20,7 @@ import platformdirs
 
 from plait.costs.calibration import Calibration, Setting, Together, read, write
 from plait.costs.curves import Curve, Grid
+from plait.costs.measured import Kernel
 from plait.plans.rules import DTYPE_BYTES
 from plait.prober.host import Others, cpu_model, doubtful, torch_version, usable_cores
 from plait.prober.messages import Alone, Beside, Job, Timed, Work
@@ -45,26 +46,25 @@ _PREFILL = (2, 0.05)
 
 def calibrate(
     spec: ModelSpec,
-    dtype: str,
-    threads: int,
+    kernel: Kernel,
     concurrent: int = 1,
     rows: int = 1,
     *,
     fresh: bool = False,
     say: Say | None = None,
 ) -> Calibration:
-    """Seconds of one layer of `spec` in `dtype` on `threads` threads, while up to `concurrent` ranks compute at once.
+    """Seconds of one layer of `spec` as `kernel` computes it, while up to `concurrent` ranks compute at once.
 
-    `rows` is how many rows decode together, usually. Kept in the user's cache directory; `fresh` measures again. `say`
-    is told when it takes a while.
+    Of a tensor group the largest shard is measured, without exchanges. `rows` is how many rows decode together,
+    usually. Kept in the user's cache directory; `fresh` measures again. `say` is told when it takes a while.
     """
-    setting = _setting(spec, dtype, threads, min(concurrent, MOST_TOGETHER), rows)
+    setting = _setting(spec, kernel, min(concurrent, MOST_TOGETHER), rows)
     path = calibration_path(setting)
     known = None if fresh else read(path)
     if known is not None and known.setting == setting and not doubtful(known.others, known.measured_at_s):
         return known
     if say is not None:
-        say(f"measuring {dtype} on {threads} thread{'s' if threads > 1 else ''} of this machine, once")
+        say(f"measuring {_words(kernel)} of this machine, once")
     with Others() as others:
         calibration = _measure(spec, setting)
     calibration = replace(calibration, others=others.share, measured_at_s=time.time())
@@ -72,27 +72,36 @@ def calibrate(
     return calibration
 
 
+def _words(kernel: Kernel) -> str:
+    words = f"{kernel.dtype} on {kernel.threads} thread{'s' if kernel.threads > 1 else ''}"
+    return words if kernel.tp == 1 else f"a rank of {kernel.tp} in {words}"
+
+
 def calibration_path(setting: Setting) -> Path:
     """Where the calibration of a setting is kept."""
     digest = hashlib.sha256(msgspec.json.encode(setting)).hexdigest()[:16]
-    name = f"{setting.dtype}-{setting.threads}-threads-{setting.together}-ranks-{digest}.json"
+    group = f"tp-{setting.tp}-" if setting.tp > 1 else ""
+    name = f"{setting.dtype}-{group}{setting.threads}-threads-{setting.together}-ranks-{digest}.json"
     return Path(platformdirs.user_cache_dir("plait")) / "calibrations" / name
 
 
-def _setting(spec: ModelSpec, dtype: str, threads: int, together: int, rows: int) -> Setting:
-    layer_bytes = sum(map(prod, layer_tensors(spec).values())) * DTYPE_BYTES[dtype]
+def _setting(spec: ModelSpec, kernel: Kernel, together: int, rows: int) -> Setting:
+    layer_bytes = sum(map(prod, layer_tensors(spec).values())) * DTYPE_BYTES[kernel.weights] // kernel.tp
     return Setting(
         host=platform.node(),
         cpu=cpu_model(),
         cores=usable_cores(),
         torch=torch_version(),
-        dtype=dtype,
-        weights=dtype,
-        threads=threads,
+        dtype=kernel.dtype,
+        weights=kernel.weights,
+        threads=kernel.threads,
         shape=_shape(spec),
         layers=max(3, min(spec.layers, MOST_BYTES // layer_bytes)),
         rows=next((known for known in (1, 8, 16, 32) if rows <= known), 32),
         together=together,
+        tp=kernel.tp,
+        shares=kernel.shares,
+        sequence=kernel.sequence,
     )
 
 
@@ -105,10 +114,19 @@ def _shape(spec: ModelSpec) -> str:
 def _measure(spec: ModelSpec, setting: Setting) -> Calibration:
     ranks = setting.together
     share = max(1, min(setting.layers // max(2, ranks), setting.layers - 2))
-    jobs = [
-        Job(spec, setting.dtype, setting.threads, share, 0 if rank else setting.layers, *_cache(setting), setting.rows)
-        for rank in range(ranks)
-    ]
+    whole = Job(
+        spec,
+        setting.dtype,
+        setting.threads,
+        share,
+        setting.layers,
+        *_cache(setting),
+        packed_for=setting.rows,
+        tp=setting.tp,
+        shares=setting.shares,
+        sequence=setting.sequence,
+    )
+    jobs = [whole, *[msgspec.structs.replace(whole, layers=0)] * (ranks - 1)]
     processes = [MeasuringProcess(job, ranks * setting.threads) for job in jobs]
     try:
         for process in processes:

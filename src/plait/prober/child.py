@@ -9,8 +9,10 @@ from __future__ import annotations
 import statistics
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import cycle, pairwise
+from math import prod
 
 import msgspec
 import torch
@@ -24,7 +26,7 @@ from plait.plans.round import MicroBatch, Row
 from plait.plans.sampling import SamplingParams
 from plait.prober.messages import Alone, Beside, Job, Request, Timed, Work
 from plait.spec.model import ModelSpec
-from plait.spec.tensors import stage_tensors
+from plait.spec.shards import Shard, even_rows, make_shards, shard_tensors, whole_shard
 
 FEW_LAYERS = 3
 """Layers of a piece of the rest, at least. Prefill is measured on one piece at a time, each in its turn, so that its
@@ -38,15 +40,43 @@ _LEAST_LAYER = 0.25
 """Of the stages' time a layer takes at least this part of an even share: the rest is what a forward takes beside."""
 
 
-class Piece:
-    """A stage of the measured model, with its cache."""
+class Pretended:
+    """The `TensorGroup` of a rank whose others are not there: what they would give is random, and there at once."""
 
-    def __init__(self, job: Job, spec: ModelSpec, first: int, end: int) -> None:
+    def __init__(self, shard: Shard) -> None:
+        self.index, self.size = shard.index, shard.size
+        self._made: dict[tuple[torch.Size, torch.dtype], torch.Tensor] = {}
+
+    def all_reduce(self, tensor: torch.Tensor) -> torch.Tensor:
+        """See `nn.TensorGroup`."""
+        return tensor
+
+    def reduce_scatter(self, tensor: torch.Tensor, sizes: Sequence[int]) -> torch.Tensor:
+        """See `nn.TensorGroup`."""
+        first = sum(sizes[: self.index])
+        return tensor[first : first + sizes[self.index]]
+
+    def all_gather(self, tensor: torch.Tensor, sizes: Sequence[int]) -> torch.Tensor:
+        """See `nn.TensorGroup`."""
+        shape = torch.Size((sum(sizes), *tensor.shape[1:]))
+        made = self._made.get((shape, tensor.dtype))
+        if made is None:
+            made = self._made[shape, tensor.dtype] = torch.empty(shape, dtype=tensor.dtype)
+            _fill(made)
+        return made
+
+
+class Piece:
+    """A stage of the measured model, with its cache; where there is a shard, that part of it."""
+
+    def __init__(self, job: Job, spec: ModelSpec, first: int, end: int, shard: Shard | None) -> None:
         dtype = TORCH_DTYPES[job.dtype]
-        tensors = {name: _random(shape, dtype, name) for name, shape in stage_tensors(spec, first, end).items()}
+        held = shard_tensors(spec, first, end, shard or whole_shard(spec))
+        tensors = {name: _random(piece.shape, dtype, name) for name, piece in held.items()}
         self.layers = end - first
-        self.model = StageModel(spec, first, end, tensors, dtype, rows=job.packed_for)
-        self.cache = KVCache(spec, first, end, job.slots, job.context, dtype)
+        group = None if shard is None else Pretended(shard)
+        self.model = StageModel(spec, first, end, tensors, dtype, job.packed_for, shard, group, job.sequence)
+        self.cache = KVCache(spec, first, end, job.slots, job.context, dtype, shard=shard)
         for layer in self.cache.layers:
             _fill(layer)
 
@@ -65,12 +95,14 @@ class Bench:
         windows = tuple(job.spec.windows[i % job.spec.layers] for i in range(layers))
         spec = replace(job.spec, layers=layers, windows=windows, max_positions=max(job.context, job.spec.max_positions))
         self._spec, self._dtype = spec, TORCH_DTYPES[job.dtype]
-        self._share = Piece(job, spec, 1, 1 + job.share)
+        self._shard = shard = None if job.tp == 1 else largest_shard(spec, job.tp, job.shares, job.dtype)
+        self._divided = () if shard is None else (shard, Pretended(shard))
+        self._share = Piece(job, spec, 1, 1 + job.share, shard)
         self._whole = job.layers > 0
         if self._whole:
-            self._first, self._last = Piece(job, spec, 0, 1), Piece(job, spec, layers - 1, layers)
+            self._first, self._last = Piece(job, spec, 0, 1, shard), Piece(job, spec, layers - 1, layers, shard)
             cuts = list(range(1 + job.share, layers - 1 - FEW_LAYERS, FEW_LAYERS)) or ([1 + job.share] if rest else [])
-            self._rest = [Piece(job, spec, *cut) for cut in pairwise([*cuts, layers - 1])]
+            self._rest = [Piece(job, spec, *cut, shard) for cut in pairwise([*cuts, layers - 1])]
             self._turns = cycle(self._rest or [self._share])
 
     def alone(self, request: Alone) -> list[Timed]:
@@ -141,13 +173,26 @@ class Bench:
         logits = self._last.forward(batch, x)
         if work.samples:
             which = range(work.rows)
-            sample(logits, [SamplingParams()] * work.rows, which, which)
+            sample(logits, [SamplingParams()] * work.rows, which, which, *self._divided)
         times.append(time.perf_counter())
         make, first, between, last = (after - before for before, after in pairwise(times))
         return make, first, between / middle[0].layers if work.length > 1 else between, last
 
     def _hidden(self, work: Work) -> torch.Tensor:
-        return torch.randn(work.rows * work.length, self._spec.hidden).to(self._dtype)
+        """What comes from the stage before: of a tensor group its rank's rows."""
+        rows = work.rows * work.length
+        if self._shard is not None:
+            rows = even_rows(rows, self._shard.size)[self._shard.index]
+        return torch.randn(rows, self._spec.hidden).to(self._dtype)
+
+
+def largest_shard(spec: ModelSpec, tp: int, shares: Sequence[int], weights: str) -> Shard:
+    """Of a tensor group the shard with the most weights in a layer."""
+
+    def weights_of(shard: Shard) -> int:
+        return sum(prod(piece.shape) for piece in shard_tensors(spec, 1, 2, shard).values())
+
+    return max(make_shards(spec, tp, shares, weights), key=weights_of)
 
 
 def _micro_batch(work: Work) -> MicroBatch:

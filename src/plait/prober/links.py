@@ -2,113 +2,54 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
-import os
 import platform
-import subprocess
 import sys
-import time
-from pathlib import Path
 
 import msgspec
-import platformdirs
 
 from plait.costs.protocol import FREE, LinkCost
-from plait.errors import RunError
-from plait.prober.host import Others, cpu_model, doubtful, rank_environment, usable_cores
+from plait.prober.host import cpu_model, usable_cores
+from plait.prober.kept import kept
 
-_FORMAT = 2
+_FORMAT = 3
 """Counts up when what is measured changes: older files are measured again."""
-
-
-class _Kept(msgspec.Struct, frozen=True):
-    """The file's content: what was measured, on which host, and beside how much work of others."""
-
-    host: str
-    latency_s: float
-    bandwidth_bytes_per_s: float
-    wake_s: float
-    others: float
-    measured_at_s: float
-
 
 MOST_RANKS = 4
 """Ranks that are measured taking turns, at most."""
 
 
-def measure_shm_link(threads: int = 1, ranks: int = 2, dtype: str = "float32", *, fresh: bool = False) -> LinkCost:
+def measure_shm_link(
+    threads: int = 1, ranks: int = 2, dtype: str = "float32", *, beside: int = 1, fresh: bool = False
+) -> LinkCost:
     """Latency and bandwidth between two processes of this host, over shared memory, and the hand-over among `ranks`.
 
-    Each has `threads` threads and computes in `dtype`. Kept in the user's cache directory; `fresh` measures again.
+    Each has `threads` threads and computes in `dtype`; in the plan each is one of `beside` that have their turn
+    together. Kept in the user's cache directory; `fresh` measures again.
     """
     ranks = min(ranks, MOST_RANKS)
-    host = f"{platform.node()} {cpu_model()} {usable_cores()} {threads} {ranks} {dtype} {_FORMAT}"
-    path = _path(host)
-    known = None if fresh else _read(path)
-    if known is None or known.host != host or doubtful(known.others, known.measured_at_s):
-        with Others() as others:
-            one = _measure(threads, ranks, dtype)
-        known = _Kept(host, one.latency_s, one.bandwidth_bytes_per_s, one.wake_s, others.share, time.time())
-        _write(known, path)
-    return LinkCost(known.latency_s, known.bandwidth_bytes_per_s, known.wake_s)
+    host = f"{platform.node()} {cpu_model()} {usable_cores()} {threads} {ranks} {dtype} {beside} {_FORMAT}"
+    figures = kept(
+        "shm-link", host, tuple[float, float, float], lambda: _measure(threads, ranks, dtype, beside), fresh=fresh
+    )
+    return LinkCost(*figures)
 
 
-def _path(host: str) -> Path:
-    digest = hashlib.sha256(host.encode()).hexdigest()[:16]
-    return Path(platformdirs.user_cache_dir("plait")) / "calibrations" / f"shm-link-{digest}.json"
+def _measure(threads: int, ranks: int, dtype: str, beside: int) -> tuple[float, float, float]:
+    from plait.prober.ranks import run_ranks
 
-
-def _read(path: Path) -> _Kept | None:
-    try:
-        return msgspec.json.decode(path.read_bytes(), type=_Kept)
-    except (OSError, msgspec.MsgspecError):
-        return None
-
-
-def _write(kept: _Kept, path: Path) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f"{path.name}.{os.getpid()}.part")
-    partial.write_bytes(msgspec.json.encode(kept))
-    os.replace(partial, path)
-
-
-def _measure(threads: int, ranks: int, dtype: str) -> LinkCost:
-    from plait.comm.shm import ShmMesh
-
-    mesh = ShmMesh.create(ranks, 2, threads=ranks * threads)
-    try:
-        processes = [
-            subprocess.Popen(
-                [sys.executable, "-m", "plait.prober.links", json.dumps(mesh.description(rank)), str(threads), dtype],
-                pass_fds=mesh.descriptors(rank),
-                env=rank_environment(threads, ranks * threads),
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-            )
-            for rank in range(ranks)
-        ]
-    finally:
-        mesh.close_parent()
-    said = [process.communicate() for process in processes]
-    for process, (_, errors) in zip(processes, said, strict=True):
-        if process.returncode:
-            raise RunError(f"measuring the link failed: {errors.decode(errors='replace').strip().splitlines()[-1:]}")
-    return LinkCost(*msgspec.json.decode(said[0][0], type=tuple[float, float, float]))
+    said = run_ranks(__name__, ranks, threads, ranks * threads * beside, [dtype])
+    return msgspec.json.decode(said, type=tuple[float, float, float])
 
 
 def main() -> int:
-    """One of the ranks: its arguments are what `ShmEndpoint.attach` needs, its threads and its dtype."""
-    import torch
-
+    """One of the ranks: its arguments are what `this_rank` needs, and its dtype."""
     from plait.comm.measure import measure_link
-    from plait.comm.shm import ShmEndpoint
     from plait.nn.dtypes import TORCH_DTYPES
     from plait.prober.handover import hand_over_s
+    from plait.prober.ranks import this_rank
 
-    torch.set_num_threads(int(sys.argv[2]))
-    endpoint = ShmEndpoint.attach(json.loads(sys.argv[1]))
+    endpoint = this_rank()
     measured = measure_link(endpoint, 1 - endpoint.rank) if endpoint.rank < 2 else FREE
     wake_s = hand_over_s(endpoint, range(endpoint.size), TORCH_DTYPES[sys.argv[3]]) - measured.latency_s
     sys.stdout.write(json.dumps([measured.latency_s, measured.bandwidth_bytes_per_s, max(0.0, wake_s)]))

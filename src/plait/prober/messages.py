@@ -12,7 +12,8 @@ from plait.spec.model import ModelSpec
 class Job(msgspec.Struct, frozen=True):
     """What a process holds: `share` layers for when others compute beside it, and the rest of `layers` (0: no rest).
 
-    `slots` × `context` positions are in the cache. `packed_for`: rows that decode together, usually.
+    `slots` × `context` positions are in the cache. `packed_for`: rows that decode together, usually. Of a tensor group
+    of `tp` ranks it holds the largest shard.
     """
 
     spec: ModelSpec
@@ -23,6 +24,9 @@ class Job(msgspec.Struct, frozen=True):
     slots: int
     context: int
     packed_for: int
+    tp: int = 1
+    shares: tuple[int, ...] = ()
+    sequence: bool = False
 
 
 class Work(NamedTuple):
