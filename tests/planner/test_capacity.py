@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from plait.costs.memory import need_bytes
 from plait.errors import CapacityError
 from plait.planner.capacity import PROCESS_BYTES, need_by_host, require_memory
 from plait.plans.layout import Layout, Stage
@@ -29,6 +30,32 @@ def test_the_need_is_the_sum_of_the_stages_and_their_processes() -> None:
     need = need_by_host(plan(), SPEC)["localhost"]
     workspace = need - weights - cache - 2 * PROCESS_BYTES
     assert 0 < workspace < 0.5 * (weights + cache)
+
+
+def grouped(tp: int, shares: tuple[int, ...] = ()) -> Plan:
+    stages = tuple(Stage((4 * at, 4 * at + 4), tuple(range(tp * at, tp * at + tp)), shares=shares) for at in range(2))
+    return Plan("tiny", Layout({"pp": 2, "tp": tp}, stages), "layerwise", 1, 64, 8192, 2)
+
+
+def held(tp: int, shares: tuple[int, ...] = ()) -> int:
+    """Weights and caches of all ranks alone."""
+    plan = grouped(tp, shares)
+    workspace = sum(need.workspace_bytes for need in need_bytes(plan.layout, SPEC, 2, 8192, 64))
+    return need_by_host(plan, SPEC)["localhost"] - tp * (2 * PROCESS_BYTES + workspace)
+
+
+@pytest.mark.parametrize("shares", [(), (3, 1)])
+def test_a_tensor_group_divides_a_stage_and_repeats_its_norms(shares: tuple[int, ...]) -> None:
+    """Two ranks, 16 heads as 8 + 8 or 12 + 4: the four KV heads divide, so only norms lie there twice."""
+    norms = 4 * 1024 * (8 * 2 + 1)
+    assert held(2, shares) == held(1) + norms
+
+
+def test_kv_heads_that_two_ranks_read_lie_on_both() -> None:
+    """Three ranks, heads as 6 + 5 + 5: KV heads 0-1, 1-2 and 2-3, two more than there are."""
+    norms = 2 * 4 * 1024 * (8 * 2 + 1)
+    keys_and_values = 2 * 8 * (2 * 64 * 1024 * 4 + 2 * 8192 * 2 * 64 * 4)
+    assert held(3) == held(1) + norms + keys_and_values
 
 
 def test_enough_is_enough() -> None:

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from math import prod
 
-from plait.costs.memory import need_bytes
+from plait.costs.memory import FORMAT_BYTES, need_bytes
+from plait.costs.work import cache_values
 from plait.errors import CapacityError
+from plait.plans.layout import Stage
 from plait.plans.plan import GRID, Plan
+from plait.plans.rules import DTYPE_BYTES
 from plait.spec.model import ModelSpec
+from plait.spec.shards import Shard, make_shards, shard_tensors
 from plait.units import format_bytes
 
 PROCESS_BYTES = 350 * 2**20
@@ -16,13 +21,32 @@ PROCESS_BYTES = 350 * 2**20
 
 
 def need_by_host(plan: Plan, spec: ModelSpec) -> dict[str, int]:
-    """Bytes that the plan's ranks take on each host: weights, KV cache, workspace and the processes themselves."""
+    """Bytes that the plan's ranks take on each host: weights, KV cache, workspace and the processes themselves.
+
+    Of a tensor group each rank takes its own shard; the workspace is that of the largest, for all of them.
+    """
     needs = need_bytes(plan.layout, spec, plan.slots, plan.context, plan.chunk)
     hosts: dict[str, int] = {}
     for stage, need in zip(plan.layout.stages, needs, strict=True):
-        one = (need.total_bytes + PROCESS_BYTES) * len(stage.ranks)
-        hosts[stage.host] = hosts.get(stage.host, 0) + one
+        groups = len(stage.ranks) // plan.layout.tp
+        held = need.weights_bytes + need.kv_bytes
+        if plan.layout.tp > 1:
+            held = sum(_held_bytes(plan, spec, stage, shard) for shard in _shards(plan, spec, stage))
+        beside = (need.workspace_bytes + PROCESS_BYTES) * plan.layout.tp
+        hosts[stage.host] = hosts.get(stage.host, 0) + groups * (held + beside)
     return hosts
+
+
+def _shards(plan: Plan, spec: ModelSpec, stage: Stage) -> Sequence[Shard]:
+    return make_shards(spec, plan.layout.tp, stage.shares, stage.weights)
+
+
+def _held_bytes(plan: Plan, spec: ModelSpec, stage: Stage, shard: Shard) -> int:
+    """Weights and KV cache of one rank of a tensor group."""
+    parameters = sum(prod(piece.shape) for piece in shard_tensors(spec, *stage.layers, shard).values())
+    position = cache_values(spec, shard.kv_heads.size) * DTYPE_BYTES[stage.dtype]
+    cached = stage.layer_count * plan.slots * plan.context * position
+    return round(parameters * FORMAT_BYTES[stage.weights]) + cached
 
 
 def require_memory(plan: Plan, spec: ModelSpec, free_bytes: Mapping[str, int]) -> None:
