@@ -6,6 +6,7 @@ to pass the contract tests adds a class with `run` here, and its name in `TRANSP
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import signal
@@ -14,9 +15,11 @@ import subprocess
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Protocol
+
+import torch.distributed as dist
 
 from plait.comm.contract import Endpoint
 from plait.comm.shm import ShmMesh
@@ -105,8 +108,10 @@ class Worker:
         self.process.wait()
 
 
-class ShmRanks:
-    deaths = ("kill", "fail")
+class ProcessRanks:
+    """Ranks as processes, which are kept from one run to the next."""
+
+    deaths: tuple[str, ...] = ("kill", "fail")
 
     def __init__(self) -> None:
         self._workers: dict[int, Worker] = {}
@@ -119,14 +124,15 @@ class ShmRanks:
             worker = self._workers[rank] = Worker()
         return worker
 
+    def requests(self, size: int, capacity: int) -> Iterator[tuple[dict[str, Any], Sequence[int]]]:
+        """What each rank needs to make its endpoint, and the descriptors with it."""
+        raise NotImplementedError
+
     def run(self, program: Program, size: int, *, capacity: int = 2, **given: Any) -> list[Any]:
-        mesh = ShmMesh.create(size, capacity)
         workers = [self._worker(rank) for rank in range(size)]
         file, name = program.__code__.co_filename, program.__name__
-        for rank, worker in enumerate(workers):
-            request = {"file": file, "program": name, "description": mesh.description(rank), "given": given}
-            worker.start(request, mesh.descriptors(rank))
-        mesh.close_parent()
+        for worker, (request, descriptors) in zip(workers, self.requests(size, capacity), strict=True):
+            worker.start({"file": file, "program": name, "given": given, **request}, descriptors)
         outcomes = [worker.outcome() for worker in workers]
         for worker, outcome in zip(workers, outcomes, strict=True):
             if outcome == DIED and given.get("how") == "kill":
@@ -138,4 +144,27 @@ class ShmRanks:
             worker.close()
 
 
-TRANSPORTS: dict[str, Callable[[], Ranks]] = {"threads": ThreadRanks, "shm": ShmRanks}
+class ShmRanks(ProcessRanks):
+    def requests(self, size: int, capacity: int) -> Iterator[tuple[dict[str, Any], Sequence[int]]]:
+        mesh = ShmMesh.create(size, capacity)
+        for rank in range(size):
+            yield {"description": mesh.description(rank)}, mesh.descriptors(rank)
+        mesh.close_parent()
+
+
+class C10dRanks(ProcessRanks):
+    """Over gloo on the loopback; the store is in this process."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+        self._store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+        self._runs = itertools.count()
+
+    def requests(self, size: int, capacity: int) -> Iterator[tuple[dict[str, Any], Sequence[int]]]:
+        where = {"size": size, "capacity": capacity, "port": self._store.port, "run": str(next(self._runs))}
+        for rank in range(size):
+            yield {"c10d": {"rank": rank, **where}}, ()
+
+
+TRANSPORTS: dict[str, Callable[[], Ranks]] = {"threads": ThreadRanks, "shm": ShmRanks, "c10d": C10dRanks}

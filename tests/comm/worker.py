@@ -1,4 +1,4 @@
-"""The process of one rank in the tests of shm: it runs a program for each request that comes over its socket."""
+"""The process of one rank in the tests: it runs a program for each request that comes over its socket."""
 
 from __future__ import annotations
 
@@ -7,22 +7,49 @@ import json
 import socket
 import sys
 import traceback
+from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 import torch
+import torch.distributed as dist
 
+from plait.comm.c10d import C10dEndpoint
+from plait.comm.contract import Endpoint
 from plait.comm.shm import ShmEndpoint
 
 ROOT = Path(__file__).parents[2]
 
 
+class C10dRequest(TypedDict):
+    """A rank of a mesh over torch.distributed, and where its store is."""
+
+    rank: int
+    size: int
+    capacity: int
+    port: int
+    run: str
+
+
+def connect(request: C10dRequest) -> Endpoint:
+    rank, size = request["rank"], request["size"]
+    store = dist.PrefixStore(request["run"], dist.TCPStore("127.0.0.1", request["port"], is_master=False))
+    group = dist.ProcessGroupGloo(store, rank, size, timedelta(seconds=60))
+    return C10dEndpoint(group, rank, size, request["capacity"])
+
+
+def endpoint_of(request: dict[str, Any], descriptors: list[int]) -> Endpoint:
+    if "c10d" in request:
+        return connect(request["c10d"])
+    memory, *sockets = descriptors
+    return ShmEndpoint.attach({**request["description"], "memory": memory, "sockets": sockets})
+
+
 def outcome_of(request: dict[str, Any], descriptors: list[int]) -> Any:
     module = ".".join(Path(request["file"]).relative_to(ROOT).with_suffix("").parts)
     program = getattr(importlib.import_module(module), request["program"])
-    memory, *sockets = descriptors
     try:
-        with ShmEndpoint.attach({**request["description"], "memory": memory, "sockets": sockets}) as endpoint:
+        with endpoint_of(request, descriptors) as endpoint:
             return program(endpoint, **request["given"])
     except Exception:
         return {"traceback": traceback.format_exc()}

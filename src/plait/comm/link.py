@@ -99,7 +99,7 @@ class Outgoing:
         shape = tensor.shape
         code = self._codes.get(tensor.dtype)
         if code is None or len(shape) > MAX_DIMENSIONS:
-            raise _cannot_travel(tensor)
+            raise cannot_travel(tensor)
         size = tensor.nbytes
         _HEADERS[len(shape)].pack_into(self._bytes, slot.header, *tag, size, code, len(shape), *shape)
         first = size
@@ -148,7 +148,7 @@ class Outgoing:
         return Traffic(self._started, self.payload_bytes, control_bytes, self._words[self._at_taken + 1])
 
 
-def _new_tensor(size: int, dtype: torch.dtype, shape: list[int]) -> torch.Tensor:
+def new_tensor(size: int, dtype: torch.dtype, shape: list[int]) -> torch.Tensor:
     """An empty tensor. malloc maps one of 32 MB or more anew each time, page by page: large pages halve that."""
     if size < HUGE_BYTES or not hasattr(mmap, "MADV_HUGEPAGE"):
         return torch.empty(shape, dtype=dtype)
@@ -157,7 +157,8 @@ def _new_tensor(size: int, dtype: torch.dtype, shape: list[int]) -> torch.Tensor
     return torch.frombuffer(memory, dtype=dtype).view(shape)
 
 
-def _cannot_travel(tensor: torch.Tensor) -> RunError:
+def cannot_travel(tensor: torch.Tensor) -> RunError:
+    """The error of a tensor that no message holds."""
     code_of(tensor.dtype)
     return RunError(
         f"a tensor of {tensor.dim()} dimensions cannot travel: at most {MAX_DIMENSIONS}; flatten some before sending"
@@ -230,7 +231,7 @@ class Incoming:
         self._size = self._offset = size = form[0]
         if size <= self._view_bytes:
             return Tag(epoch, round_, action), self._small(slot, tuple(form))
-        tensor = _new_tensor(size, DTYPES[form[1]], form[3 : 3 + form[2]])
+        tensor = new_tensor(size, DTYPES[form[1]], form[3 : 3 + form[2]])
         message = (Tag(epoch, round_, action), tensor)
         if size <= self._piece_bytes:
             move(tensor.data_ptr(), slot.data, size)

@@ -27,6 +27,6 @@ def check_alive(rank: int, size: int, gone: Mapping[int, Gone], what: str, peers
     before one that has left in order (it may have caught the error).
     """
     everyone = len(gone) >= size - 1
-    for other, how in sorted(gone.items(), key=lambda item: (item[1].in_order, item[1].lost != item[0])):
+    for other, how in sorted(gone.items(), key=lambda item: (item[1].in_order, item[1].lost != item[0], item[0])):
         if not how.in_order or everyone or other in peers:
             raise peer_lost(rank, what, how.lost, how.reason)

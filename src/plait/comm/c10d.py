@@ -1,0 +1,302 @@
+"""Ranks anywhere that torch.distributed connects, on CPUs: the contract over gloo's messages between two ranks.
+
+Every directed link is a stream of frames (`frames`, `wire`); collectives are made of them too (`framed`). Nothing of
+torch.distributed's own collectives is used: so bytes are counted where they are written, sums are added in rank order,
+and a death is noticed in one way.
+
+torch.distributed has no authentication: trusted networks only.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from typing import NoReturn, TypeVar
+
+import torch
+from typing_extensions import override
+
+from plait.comm.contract import DEFAULT_TIMEOUT_S, Endpoint, Group, Tag, Traffic, timed_out
+from plait.comm.framed import FramedCollectives
+from plait.comm.frames import NOTHING, Frame, Kind, dtype_code
+from plait.comm.inbox import Inbox
+from plait.comm.link import host_tensor
+from plait.comm.lost import LEFT, SILENT, Gone, check_alive
+from plait.comm.waker import Waker
+from plait.comm.wire import Messages, Wire
+from plait.errors import RunError
+
+T = TypeVar("T")
+
+VERSION = 1
+HELLO_TIMEOUT_S = 60.0
+LAST_WORDS_S = 2.0
+LOOK_AGAIN_S = 0.02
+
+
+class _Link:
+    """Both directions between this rank and another: what was sent, and what has arrived and is not claimed yet."""
+
+    def __init__(self, endpoint: C10dEndpoint, group: Messages, peer: int) -> None:
+        self.peer = peer
+        self.inbox = Inbox()
+        self.control: deque[bytes] = deque()
+        self.steps: deque[tuple[int, torch.Tensor]] = deque()
+        self.hello: tuple[int, int] | None = None
+        self.arrived = self.taken = self.dropped = 0
+        self.messages = self.payload_bytes = self.control_bytes = 0
+        self.taken_there = self.dropped_there = 0
+        self._endpoint, self._capacity = endpoint, endpoint.capacity
+        self.wire = Wire(group, peer, lambda: (self.taken, self.dropped), self._heard, self._broke)
+
+    def try_send(self, tag: Tag, tensor: torch.Tensor) -> bool:
+        """See `Endpoint.try_send`."""
+        code = dtype_code(tensor)
+        with self.wire.lock:
+            if self.messages - self.taken_there >= self._capacity:
+                return False
+            self.messages += 1
+            self.payload_bytes += tensor.nbytes
+            self.wire.send(Kind.MESSAGE, tag, code, tensor)
+        return True
+
+    def try_receive(self, tag: Tag) -> torch.Tensor | None:
+        """See `Endpoint.try_receive`."""
+        inbox = self.inbox
+        with self.wire.lock:
+            if tag.epoch > inbox.epoch:
+                self._drop(inbox.move_to(tag.epoch))
+            tensor = inbox.take(tag) if inbox else None
+            if tensor is not None:
+                self.taken += 1
+            self._give_room()
+        return tensor
+
+    def _drop(self, count: int) -> None:
+        self.dropped += count
+        self.taken += count
+
+    def _give_room(self) -> None:
+        """Tell the sender what was taken, as soon as it may have no room: any other frame says it too."""
+        if self.taken > self.wire.acked and self.arrived - self.wire.acked >= self._capacity:
+            self.wire.send(Kind.NOTE)
+
+    def _heard(self, frame: Frame, payload: torch.Tensor) -> bool:
+        """Keep what has come. In the wire's thread, with its lock."""
+        self.taken_there, self.dropped_there = frame.counters.taken, frame.counters.dropped
+        kind = frame.kind
+        if kind is Kind.MESSAGE:
+            self.arrived += 1
+            if not self.inbox.put(Tag(*frame.words), payload):
+                self._drop(1)
+            self._give_room()
+        elif kind is Kind.STEP:
+            self.steps.append((frame.words[0], payload))
+        elif kind is Kind.CONTROL:
+            self.control.append(payload.numpy().tobytes())
+        elif kind is Kind.HELLO:
+            self.hello = frame.words[0], frame.words[1]
+        elif kind is not Kind.NOTE:
+            self._left(frame, payload)
+            return False
+        self._endpoint.waker.ring()
+        return True
+
+    def _left(self, frame: Frame, reason: torch.Tensor) -> None:
+        if frame.kind is Kind.BYE:
+            how = Gone(self.peer, LEFT, in_order=True)
+        else:
+            how = Gone(frame.words[0], reason.numpy().tobytes().decode(errors="replace"), in_order=False)
+        self.wire.send(Kind.BYE)  # unless our own last frame is on its way
+        self._endpoint.lose(self.peer, how)
+
+    def _broke(self, text: str) -> None:
+        self._endpoint.lose(self.peer, Gone(self.peer, text or SILENT, in_order=False))
+
+
+class C10dEndpoint(Endpoint):
+    """One rank's side. All ranks of the process group make theirs at the same time.
+
+    `notice(rank)` says whether a rank's departure counts here; where another transport reaches it too, that one knows.
+    """
+
+    def __init__(
+        self,
+        group: Messages,
+        rank: int,
+        size: int,
+        capacity: int,
+        *,
+        timeout_s: float = HELLO_TIMEOUT_S,
+        notice: Callable[[int], bool] = lambda rank: True,
+    ) -> None:
+        if size < 1 or capacity < 1:
+            raise RunError(f"a mesh of {size} ranks with capacity {capacity} cannot work: both must be at least 1")
+        self.rank, self.size, self.capacity = rank, size, capacity
+        self.gone: dict[int, Gone] = {}
+        self.waker = Waker()
+        self._notice = notice
+        self._has_left = False
+        self._links = _Links(self, {other: _Link(self, group, other) for other in range(size) if other != rank})
+        self._collectives = FramedCollectives(self)
+        for link in self._links.values():
+            link.wire.start()
+        self._greet(timeout_s)
+
+    def _greet(self, timeout_s: float) -> None:
+        """Tell all others who we are, and hear it from them: from then on every link is known to work."""
+        for link in self._links.values():
+            link.wire.send(Kind.HELLO, (VERSION, self.capacity, 0))
+        deadline = time.perf_counter() + timeout_s
+        while missing := {link.peer for link in self._links.values() if not link.hello}:
+            lost = {rank: how for rank, how in self.gone.items() if rank in missing}  # others may already be done
+            check_alive(self.rank, self.size, lost, "all ranks to connect", tuple(missing))
+            if time.perf_counter() > deadline:
+                raise timed_out(self.rank, f"rank {', '.join(map(str, sorted(missing)))} to connect", timeout_s)
+            self.waker.sleep(LOOK_AGAIN_S)
+        for other, link in self._links.items():
+            if link.hello != (VERSION, self.capacity):
+                raise RunError(
+                    f"rank {self.rank} talks version {VERSION} of the frames with capacity {self.capacity}, "
+                    f"rank {other} version {link.hello[0]} with {link.hello[1]}: "  # type: ignore[index]
+                    "start all ranks with one version of Plait and one plan"
+                )
+
+    # --- messages between two ranks ---------------------------------------------------------------------
+
+    @override
+    def try_send(self, to: int, tag: Tag, tensor: torch.Tensor) -> bool:
+        return self._links[to].try_send(tag, host_tensor(tensor))
+
+    @override
+    def try_receive(self, source: int, tag: Tag) -> torch.Tensor | None:
+        return self._links[source].try_receive(tag)
+
+    @override
+    def post(self, to: int, message: bytes) -> None:
+        link = self._links[to]
+        link.control_bytes += len(message)
+        link.wire.send(Kind.CONTROL, tensor=bytes_tensor(message), owned=True)
+
+    @override
+    def poll(self, source: int) -> bytes | None:
+        control = self._links[source].control
+        return control.popleft() if control else None
+
+    @override
+    def wait(
+        self,
+        ready: Callable[[], T | None],
+        what: str,
+        timeout_s: float = DEFAULT_TIMEOUT_S,
+        peers: Sequence[int] = (),
+    ) -> T:
+        deadline = time.perf_counter() + timeout_s
+        while True:
+            gone = dict(self.gone)
+            result = ready()
+            if result is not None:
+                return result
+            if gone:  # older than that look: what had arrived before the death was still returned
+                check_alive(self.rank, self.size, gone, what, peers)
+            remaining = deadline - time.perf_counter()
+            if remaining <= 0:
+                raise timed_out(self.rank, what, timeout_s)
+            self.waker.sleep(remaining)
+
+    # --- collectives ------------------------------------------------------------------------------------
+
+    def give(self, to: int, call: int, tensor: torch.Tensor) -> None:
+        """This rank's part of a collective for rank `to`. Nobody may change the tensor any more."""
+        link = self._links[to]
+        link.payload_bytes += tensor.nbytes
+        link.wire.send(Kind.STEP, (call, 0, 0), dtype_code(tensor), tensor, owned=True)
+
+    def came(self, source: int) -> tuple[int, torch.Tensor] | None:
+        """The next part of a collective from rank `source`, with its call."""
+        steps = self._links[source].steps
+        return steps.popleft() if steps else None
+
+    @override
+    def all_reduce(self, group: Group, tensor: torch.Tensor) -> torch.Tensor:
+        return self._collectives.all_reduce(group, tensor)
+
+    @override
+    def reduce_scatter(self, group: Group, tensor: torch.Tensor, sizes: Sequence[int]) -> torch.Tensor:
+        return self._collectives.reduce_scatter(group, tensor, sizes)
+
+    @override
+    def all_gather(self, group: Group, tensor: torch.Tensor, sizes: Sequence[int]) -> torch.Tensor:
+        return self._collectives.all_gather(group, tensor, sizes)
+
+    @override
+    def all_to_all(self, group: Group, pieces: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        return self._collectives.all_to_all(group, pieces)
+
+    @override
+    def broadcast(self, group: Group, tensor: torch.Tensor, source: int) -> torch.Tensor:
+        return self._collectives.broadcast(group, tensor, source)
+
+    @override
+    def barrier(self, group: Group) -> None:
+        self._collectives.barrier(group)
+
+    # --- life -------------------------------------------------------------------------------------------
+
+    @override
+    def traffic(self, to: int) -> Traffic:
+        link = self._links[to]
+        return Traffic(link.messages, link.payload_bytes, link.control_bytes, link.dropped_there)
+
+    def lose(self, rank: int, how: Gone) -> None:
+        """Rank `rank` is gone."""
+        if self._notice(rank):
+            self.gone.setdefault(rank, how)
+        self.waker.ring()
+
+    @override
+    def fail(self, reason: str, culprit: int | None = None) -> None:
+        self._leave(Kind.FAIL, reason, self.rank if culprit is None else culprit)
+
+    @override
+    def close(self) -> None:
+        self._leave(Kind.BYE, "", self.rank)
+
+    def _leave(self, kind: Kind, reason: str, culprit: int) -> None:
+        """Say so to all, and stay until they have heard it: the end of the process could overtake it."""
+        if self._has_left:
+            return
+        self._has_left = True
+        links = list(self._links.values())
+        text = bytes_tensor(reason.encode())
+        for link in links:
+            link.wire.send(kind, (culprit, 0, 0), tensor=text, owned=True)
+        deadline = time.perf_counter() + LAST_WORDS_S
+        while not all(link.wire.ended for link in links) and time.perf_counter() < deadline:
+            self.waker.sleep(LOOK_AGAIN_S)
+        self._links.clear()
+        if all(link.wire.ended for link in links):
+            self.waker.close()
+
+    def unknown(self, other: int) -> RunError:
+        """The error of talking to a rank that is not there, or after having left."""
+        if self._has_left:
+            return RunError(f"rank {self.rank} has left the mesh and cannot talk any more")
+        return RunError(f"rank {self.rank} has no link with rank {other}: its mesh has ranks 0 to {self.size - 1}")
+
+
+class _Links(dict[int, _Link]):
+    """The link with each other rank."""
+
+    def __init__(self, owner: C10dEndpoint, links: Mapping[int, _Link]) -> None:
+        super().__init__(links)
+        self._owner = owner
+
+    def __missing__(self, rank: int) -> NoReturn:
+        raise self._owner.unknown(rank)
+
+
+def bytes_tensor(data: bytes) -> torch.Tensor:
+    """The bytes as a tensor of their own."""
+    return torch.frombuffer(bytearray(data), dtype=torch.uint8) if data else NOTHING
