@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import accumulate, count, pairwise
+from typing import TypeVar
 
 from plait.generation.launch import ProcessRanks
 from plait.generation.opened import Opened, open_model
@@ -20,6 +21,8 @@ from plait.generation.session import Session
 from plait.plans.layout import Layout, Stage
 from plait.plans.plan import Plan
 from plait.plans.sampling import SamplingParams
+
+T = TypeVar("T")
 
 PROMPT = "Explain in a few sentences why the sky is blue, and why sunsets are red."
 
@@ -79,22 +82,26 @@ def make_plan(
     chunk: int = 512,
     slots: int = 1,
     context: int = 640,
+    tp: int = 1,
 ) -> Plan:
-    """A plan whose stages hold so many layers each."""
+    """A plan whose stages hold so many layers each, on `tp` ranks that share them."""
     ends = [0, *accumulate(counts)]
-    stages = tuple(Stage(cut, (rank,), dtype, dtype, threads) for rank, cut in enumerate(pairwise(ends)))
-    layout = Layout({"pp": len(counts)}, stages, max(4, 2 * micro_batches))
+    stages = tuple(
+        Stage(cut, tuple(range(tp * at, tp * at + tp)), dtype, dtype, threads) for at, cut in enumerate(pairwise(ends))
+    )
+    axes = {"pp": len(counts), "tp": tp} if tp > 1 else {"pp": len(counts)}
+    layout = Layout(axes, stages, max(4, 2 * micro_batches))
     return Plan("demo", layout, schedule, micro_batches, chunk, context, slots)
 
 
 def take_turns(
     opened: Opened,
     plans: Mapping[str, Plan],
-    ask: Callable[[OpenModel], float],
+    ask: Callable[[OpenModel], T],
     repetitions: int = 5,
-) -> dict[str, list[float]]:
+) -> dict[str, list[T]]:
     """`ask` of every plan's model, one after another, in every repetition; the first round only warms up."""
-    figures: dict[str, list[float]] = {name: [] for name in plans}
+    figures: dict[str, list[T]] = {name: [] for name in plans}
     with ExitStack() as stack:
         models = {name: stack.enter_context(OpenModel(opened, plan)) for name, plan in plans.items()}
         for repetition in range(repetitions + 1):
