@@ -167,4 +167,19 @@ class C10dRanks(ProcessRanks):
             yield {"c10d": {"rank": rank, **where}}, ()
 
 
-TRANSPORTS: dict[str, Callable[[], Ranks]] = {"threads": ThreadRanks, "shm": ShmRanks, "c10d": C10dRanks}
+class JoinedRanks(C10dRanks):
+    """As under torchrun, over two hosts where there are more than two ranks: even ones on the first, odd ones not."""
+
+    def requests(self, size: int, capacity: int) -> Iterator[tuple[dict[str, Any], Sequence[int]]]:
+        hosts = [rank % 2 if size > 2 else 0 for rank in range(size)]
+        where = {"hosts": hosts, "capacity": capacity, "port": self._store.port, "run": str(next(self._runs))}
+        for rank in range(size):
+            yield {"joined": {"rank": rank, **where}}, ()
+
+
+TRANSPORTS: dict[str, Callable[[], Ranks]] = {
+    "threads": ThreadRanks,
+    "shm": ShmRanks,
+    "c10d": C10dRanks,
+    "joined": JoinedRanks,
+}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import os
 import socket
 import sys
 import traceback
@@ -14,7 +15,9 @@ from typing import Any, TypedDict
 import torch
 import torch.distributed as dist
 
+from plait.comm import cluster
 from plait.comm.c10d import C10dEndpoint
+from plait.comm.cluster import Environment
 from plait.comm.contract import Endpoint
 from plait.comm.shm import ShmEndpoint
 
@@ -31,6 +34,16 @@ class C10dRequest(TypedDict):
     run: str
 
 
+class JoinedRequest(TypedDict):
+    """A rank of a run over several hosts, of which this machine plays all."""
+
+    rank: int
+    hosts: list[int]
+    capacity: int
+    port: int
+    run: str
+
+
 def connect(request: C10dRequest) -> Endpoint:
     rank, size = request["rank"], request["size"]
     store = dist.PrefixStore(request["run"], dist.TCPStore("127.0.0.1", request["port"], is_master=False))
@@ -38,9 +51,22 @@ def connect(request: C10dRequest) -> Endpoint:
     return C10dEndpoint(group, rank, size, request["capacity"])
 
 
+def join(request: JoinedRequest) -> Endpoint:
+    """As under torchrun, which holds the store."""
+    os.environ["TORCHELASTIC_USE_AGENT_STORE"] = "True"
+    rank, hosts = request["rank"], request["hosts"]
+    host = hosts[rank]
+    here = [other for other, theirs in enumerate(hosts) if theirs == host]
+    places = (rank, len(hosts), here.index(rank), len(here), host, len(set(hosts)))
+    where = Environment(*places, "127.0.0.1", request["port"], "the test", request["run"])
+    return cluster.join(where, request["capacity"], timeout_s=60)
+
+
 def endpoint_of(request: dict[str, Any], descriptors: list[int]) -> Endpoint:
     if "c10d" in request:
         return connect(request["c10d"])
+    if "joined" in request:
+        return join(request["joined"])
     memory, *sockets = descriptors
     return ShmEndpoint.attach({**request["description"], "memory": memory, "sockets": sockets})
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import select
 import socket
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from enum import IntEnum
 
 from plait.comm.lost import LEFT, SILENT, Gone
@@ -32,6 +32,8 @@ class Bells:
     def __init__(self, region: Region, layout: Layout, rank: int, sockets: Mapping[int, socket.socket]) -> None:
         self.rank = rank
         self.gone: dict[int, Gone] = {}
+        self._names: Sequence[int] = range(layout.size)
+        self._also: dict[int, Callable[[], None]] = {}
         lock = threading.Lock()
         self.fence = make_fence(lock)
         self._lock = lock
@@ -44,6 +46,15 @@ class Bells:
             bell.setblocking(False)
             self._poll.register(bell, select.POLLIN)
             self._rank_of[bell.fileno()] = other
+
+    def rename(self, names: Sequence[int]) -> None:
+        """Whoever is gone from here on is named by its number in a larger mesh."""
+        self._names = names
+
+    def listen_also(self, descriptor: int, heard: Callable[[], None]) -> None:
+        """Wake also when the descriptor can be read, and then call `heard`."""
+        self._also[descriptor] = heard
+        self._poll.register(descriptor, select.POLLIN)
 
     def teller(self, rank: int) -> Callable[[], None]:
         """A function that wakes `rank` if it sleeps: to be called after a counter was raised."""
@@ -79,10 +90,13 @@ class Bells:
     def listen(self, timeout_s: float) -> None:
         """Sleep until a bell rings, a rank is gone, or time is up."""
         for descriptor, _ in self._poll.poll(timeout_s * 1e3):
+            if descriptor in self._also:
+                self._also[descriptor]()
+                continue
             rank = self._rank_of[descriptor]
             if not self._drain(self._sockets[rank]):
                 self._poll.unregister(descriptor)
-                self.gone[rank] = self._how(rank)
+                self.gone[self._names[rank]] = self._how(rank)
                 self._look_for_culprits()
 
     def _drain(self, bell: socket.socket) -> bool:
@@ -99,8 +113,9 @@ class Bells:
     def _look_for_culprits(self) -> None:
         """A rank that fails says so before it closes one bell after the other: another's end may be heard first."""
         for other in self._sockets:
-            if other not in self.gone and self._region.words[self._layout.state(other) >> 3] == _State.FAILED:
-                self.gone[other] = self._how(other)
+            name = self._names[other]
+            if name not in self.gone and self._region.words[self._layout.state(other) >> 3] == _State.FAILED:
+                self.gone[name] = self._how(other)
 
     def _how(self, rank: int) -> Gone:
         at = self._layout.state(rank)
@@ -109,8 +124,8 @@ class Bells:
             reason = bytes(self._region.bytes[at + 24 : at + 24 + length]).decode(errors="replace")
             return Gone(culprit, reason, in_order=False)
         if state == _State.LEFT:
-            return Gone(rank, LEFT, in_order=True)
-        return Gone(rank, SILENT, in_order=False)
+            return Gone(self._names[rank], LEFT, in_order=True)
+        return Gone(self._names[rank], SILENT, in_order=False)
 
     def leave(self, reason: str | None, culprit: int) -> None:
         """Say how this rank leaves (a reason means that it failed), and close the bells."""

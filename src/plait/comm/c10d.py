@@ -9,6 +9,7 @@ torch.distributed has no authentication: trusted networks only.
 
 from __future__ import annotations
 
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -43,7 +44,7 @@ class _Link:
         self.inbox = Inbox()
         self.control: deque[bytes] = deque()
         self.steps: deque[tuple[int, torch.Tensor]] = deque()
-        self.hello: tuple[int, int] | None = None
+        self.hello: tuple[int, int, int] | None = None
         self.arrived = self.taken = self.dropped = 0
         self.messages = self.payload_bytes = self.control_bytes = 0
         self.taken_there = self.dropped_there = 0
@@ -96,7 +97,7 @@ class _Link:
         elif kind is Kind.CONTROL:
             self.control.append(payload.numpy().tobytes())
         elif kind is Kind.HELLO:
-            self.hello = frame.words[0], frame.words[1]
+            self.hello = frame.words
         elif kind is not Kind.NOTE:
             self._left(frame, payload)
             return False
@@ -116,10 +117,7 @@ class _Link:
 
 
 class C10dEndpoint(Endpoint):
-    """One rank's side. All ranks of the process group make theirs at the same time.
-
-    `notice(rank)` says whether a rank's departure counts here; where another transport reaches it too, that one knows.
-    """
+    """One rank's side, on host number `host`. All ranks of the process group make theirs at the same time."""
 
     def __init__(
         self,
@@ -128,15 +126,18 @@ class C10dEndpoint(Endpoint):
         size: int,
         capacity: int,
         *,
+        host: int = 0,
         timeout_s: float = HELLO_TIMEOUT_S,
-        notice: Callable[[int], bool] = lambda rank: True,
     ) -> None:
         if size < 1 or capacity < 1:
             raise RunError(f"a mesh of {size} ranks with capacity {capacity} cannot work: both must be at least 1")
         self.rank, self.size, self.capacity = rank, size, capacity
         self.gone: dict[int, Gone] = {}
         self.waker = Waker()
-        self._notice = notice
+        self._elsewhere: frozenset[int] = frozenset()
+        self._lock = threading.Lock()
+        self.hosts = [host] * size
+        """The number of every rank's host."""
         self._has_left = False
         self._links = _Links(self, {other: _Link(self, group, other) for other in range(size) if other != rank})
         self._collectives = FramedCollectives(self)
@@ -147,7 +148,7 @@ class C10dEndpoint(Endpoint):
     def _greet(self, timeout_s: float) -> None:
         """Tell all others who we are, and hear it from them: from then on every link is known to work."""
         for link in self._links.values():
-            link.wire.send(Kind.HELLO, (VERSION, self.capacity, 0))
+            link.wire.send(Kind.HELLO, (VERSION, self.capacity, self.hosts[self.rank]))
         deadline = time.perf_counter() + timeout_s
         while missing := {link.peer for link in self._links.values() if not link.hello}:
             lost = {rank: how for rank, how in self.gone.items() if rank in missing}  # others may already be done
@@ -156,10 +157,11 @@ class C10dEndpoint(Endpoint):
                 raise timed_out(self.rank, f"rank {', '.join(map(str, sorted(missing)))} to connect", timeout_s)
             self.waker.sleep(LOOK_AGAIN_S)
         for other, link in self._links.items():
-            if link.hello != (VERSION, self.capacity):
+            version, capacity, self.hosts[other] = link.hello or (0, 0, 0)
+            if (version, capacity) != (VERSION, self.capacity):
                 raise RunError(
                     f"rank {self.rank} talks version {VERSION} of the frames with capacity {self.capacity}, "
-                    f"rank {other} version {link.hello[0]} with {link.hello[1]}: "  # type: ignore[index]
+                    f"rank {other} version {version} with {capacity}: "
                     "start all ranks with one version of Plait and one plan"
                 )
 
@@ -251,9 +253,16 @@ class C10dEndpoint(Endpoint):
 
     def lose(self, rank: int, how: Gone) -> None:
         """Rank `rank` is gone."""
-        if self._notice(rank):
-            self.gone.setdefault(rank, how)
+        with self._lock:
+            if rank not in self._elsewhere:
+                self.gone.setdefault(rank, how)
         self.waker.ring()
+
+    def report_to(self, gone: dict[int, Gone], elsewhere: frozenset[int]) -> None:
+        """Another transport, which keeps `gone`, reaches the ranks `elsewhere` too, and knows better how they left."""
+        with self._lock:
+            gone.update({rank: how for rank, how in self.gone.items() if rank not in elsewhere})
+            self.gone, self._elsewhere = gone, elsewhere
 
     @override
     def fail(self, reason: str, culprit: int | None = None) -> None:

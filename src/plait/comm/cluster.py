@@ -9,6 +9,7 @@ torch.distributed has no authentication, and its store believes whoever connects
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 from collections.abc import Mapping
@@ -20,7 +21,9 @@ from torch.distributed.distributed_c10d import PrefixStore, Store
 from torch.distributed.rendezvous import rendezvous
 
 from plait.comm.c10d import C10dEndpoint
-from plait.comm.contract import Endpoint
+from plait.comm.contract import Endpoint, Group
+from plait.comm.descriptors import share_mesh
+from plait.comm.joined import Joined
 from plait.comm.wire import Messages
 from plait.errors import RunError, UsageError
 
@@ -43,6 +46,8 @@ class Environment(NamedTuple):
     """Where rank 0 (or torchrun) keeps the store in which all meet: host name or address."""
     port: int
     launcher: str
+    run: str = ""
+    """Names this start of the run, where one store may serve several."""
 
 
 def environment(variables: Mapping[str, str] | None = None) -> Environment | None:
@@ -97,7 +102,8 @@ def _torchrun(given: _Variables) -> Environment:
     # launchers without GROUP_RANK number ranks host by host: the first rank of a host names it
     host = given.number("GROUP_RANK", default=rank - local_rank)
     hosts = given.number("GROUP_WORLD_SIZE", default=-(-size // max(1, local_size)))
-    return _checked(Environment(rank, size, local_rank, local_size, host, hosts, *given.address(), "torchrun"))
+    run = "/".join(given.all.get(name, "") for name in ("TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT"))
+    return _checked(Environment(rank, size, local_rank, local_size, host, hosts, *given.address(), "torchrun", run))
 
 
 def _slurm(given: _Variables) -> Environment:
@@ -106,7 +112,8 @@ def _slurm(given: _Variables) -> Environment:
     counts = _tasks(given.all.get("SLURM_STEP_TASKS_PER_NODE") or given.all.get("SLURM_TASKS_PER_NODE") or "")
     local_size = counts[host] if host < len(counts) else local_rank + 1
     hosts = len(counts) or given.number("SLURM_NNODES", default=1)
-    return _checked(Environment(rank, size, local_rank, local_size, host, hosts, *given.address(), "SLURM"))
+    run = "/".join(given.all.get(name, "") for name in ("SLURM_JOB_ID", "SLURM_STEP_ID"))
+    return _checked(Environment(rank, size, local_rank, local_size, host, hosts, *given.address(), "SLURM", run))
 
 
 def _tasks(text: str) -> list[int]:
@@ -134,13 +141,34 @@ def join(
     `threads`: how many the ranks of this host compute with, taken together; one each where it is not given.
     Errors: RunError where the ranks cannot connect within the time.
     """
-    here = environment
     try:
-        store = _store(here, timeout_s)
-        group: object = ProcessGroupGloo(store, here.rank, here.size, timedelta(seconds=timeout_s))
-    except RuntimeError as error:
-        raise _unreachable(here, timeout_s, error) from error
-    return C10dEndpoint(cast(Messages, group), here.rank, here.size, capacity, timeout_s=timeout_s)
+        return _join(environment, capacity, threads, timeout_s)
+    except RunError:
+        raise
+    except RuntimeError as error:  # torch.distributed's
+        raise _unreachable(environment, timeout_s, error) from error
+
+
+def _join(here: Environment, capacity: int, threads: int | None, timeout_s: float) -> Endpoint:
+    store = _store(here, timeout_s)
+    group: object = ProcessGroupGloo(store, here.rank, here.size, timedelta(seconds=timeout_s))
+    far = C10dEndpoint(cast(Messages, group), here.rank, here.size, capacity, host=here.host, timeout_s=timeout_s)
+    with contextlib.ExitStack() as undo:
+        undo.push(far)
+        endpoint = _with_neighbours(far, store, capacity, threads, timeout_s)
+        endpoint.barrier(Group(tuple(range(here.size))))  # rank 0 may hold the store: from here on nobody needs it
+        undo.pop_all()
+    return endpoint
+
+
+def _with_neighbours(far: C10dEndpoint, store: Store, capacity: int, threads: int | None, timeout_s: float) -> Endpoint:
+    """Shared memory with the ranks that say they are on this host, if there are any."""
+    host = far.hosts[far.rank]
+    ranks = [rank for rank, theirs in enumerate(far.hosts) if theirs == host]
+    if len(ranks) == 1:
+        return far
+    near = share_mesh(store, f"host{host}", ranks.index(far.rank), len(ranks), capacity, threads, timeout_s)
+    return Joined(near, far, ranks)
 
 
 def _store(here: Environment, timeout_s: float) -> Store:
@@ -148,8 +176,9 @@ def _store(here: Environment, timeout_s: float) -> Store:
     host = f"[{here.address}]" if ":" in here.address else here.address
     url = f"tcp://{host}:{here.port}?rank={here.rank}&world_size={here.size}"
     store, _, _ = next(rendezvous(url, timeout=timedelta(seconds=timeout_s)))
-    turn = store.add(f"plait/joins/{here.rank}", 1)
-    return PrefixStore(f"plait/{turn}", store)
+    own = PrefixStore(f"plait/{here.run}", store)
+    turn = own.add(f"joins/{here.rank}", 1)
+    return PrefixStore(f"{turn}", own)
 
 
 def _unreachable(here: Environment, timeout_s: float, error: RuntimeError) -> RunError:

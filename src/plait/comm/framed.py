@@ -33,9 +33,6 @@ class Steps(Protocol):
     def came(self, source: int) -> tuple[int, torch.Tensor] | None:
         """The call and part that a rank has given, once it is here."""
 
-    def unknown(self, other: int) -> RunError:
-        """The error of a rank that is not there."""
-
     def wait(
         self,
         ready: Callable[[], tuple[int, torch.Tensor] | None],

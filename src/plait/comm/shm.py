@@ -29,7 +29,7 @@ from plait.comm.contract import DEFAULT_TIMEOUT_S, Endpoint, Group, Tag, Traffic
 from plait.comm.control import ControlIn, ControlOut
 from plait.comm.exchange import Pair, Steps
 from plait.comm.link import Incoming, Outgoing
-from plait.comm.lost import check_alive
+from plait.comm.lost import Gone, check_alive
 from plait.comm.region import PAGE_BYTES, Layout, Region, create_region
 from plait.errors import RunError
 
@@ -151,6 +151,30 @@ class ShmEndpoint(Endpoint):
         self._control_in[other] = ControlIn(region, theirs, tell, fence)
         self._pairs[other] = Pair(other, region, mine, theirs, tell, self._outgoing[other])
 
+    # --- as a part of a larger mesh ---------------------------------------------------------------------
+
+    @property
+    def gone(self) -> dict[int, Gone]:
+        """Who has left, and how. Another transport of the larger mesh adds to it what it notices."""
+        return self._bells.gone
+
+    def renumber(self, ranks: Sequence[int], size: int) -> None:
+        """Before anything is sent: this mesh's ranks are ranks `ranks` of a larger mesh of `size`."""
+        for links in (self._outgoing, self._incoming, self._control_out, self._control_in, self._pairs):
+            links.rename(ranks)
+        for other, pair in self._pairs.items():
+            pair.rank = other
+        self.rank, self.size = ranks[self.rank], size
+        self._bells.rename(ranks)
+
+    def listen_also(self, descriptor: int, heard: Callable[[], None]) -> None:
+        """A wait wakes also when the descriptor can be read; then `heard` is called."""
+        self._bells.listen_also(descriptor, heard)
+
+    def wait_asleep(self, ready: Callable[[], T | None], what: str, timeout_s: float, peers: Sequence[int]) -> T:
+        """`wait` without looking first: for what comes through another thread, which needs the interpreter."""
+        return self._sleep(ready, what, timeout_s, time.perf_counter() + timeout_s, peers)
+
     # --- messages between two ranks ---------------------------------------------------------------------
 
     @override
@@ -247,11 +271,22 @@ class ShmEndpoint(Endpoint):
             raise RunError(f"rank {self.rank} needs a group of ascending ranks with itself in it, not {ranks}")
         pairs = [self._pairs[rank] for rank in ranks if rank != self.rank]
 
-        def wait(came: Callable[[], bool | None], what: str, peers: Sequence[int]) -> bool:
+        spins = 0 if self._crowded else SPINS
+        return Steps(self.rank, ranks, pairs, spins, self._wait_idly, self._bells.fence)
+
+    def _wait_idly(self, came: Callable[[], bool | None], what: str, peers: Sequence[int]) -> bool:
+        """Wait inside a collective, as long as it takes: meanwhile what this rank has queued moves on."""
+        idle = self.idle
+        if idle is None:
             return self.wait(came, what, DEFAULT_TIMEOUT_S, peers)
 
-        spins = 0 if self._crowded else SPINS
-        return Steps(self.rank, ranks, pairs, spins, wait, self._bells.fence)
+        def ready() -> bool | None:
+            if came():
+                return True
+            idle()
+            return came()
+
+        return self.wait(ready, what, DEFAULT_TIMEOUT_S, peers)
 
     @override
     def all_reduce(self, group: Group, tensor: torch.Tensor) -> torch.Tensor:
@@ -320,6 +355,12 @@ class _Links(dict[int, T]):
     def __init__(self, owner: ShmEndpoint) -> None:
         super().__init__()
         self._owner = owner
+
+    def rename(self, ranks: Sequence[int]) -> None:
+        """Rank i is rank `ranks[i]` from here on."""
+        renamed = {ranks[rank]: one for rank, one in self.items()}
+        self.clear()
+        self.update(renamed)
 
     def __missing__(self, rank: int) -> NoReturn:
         raise self._owner.unknown(rank)
