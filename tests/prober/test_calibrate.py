@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,6 +12,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from plait.comm.tensor_group import EndpointGroup
+from plait.comm.threads import thread_mesh
 from plait.costs.calibration import Calibration, read
 from plait.costs.curves import Curve
 from plait.costs.exchange_times import ExchangeTimes
@@ -97,9 +101,34 @@ def test_a_rank_of_a_tensor_group_computes_without_the_others(family: str, tp: i
     with torch.inference_mode():
         bench = Bench(job)
         timed = [bench.alone(Alone((work,), 1, 0.0))[0] for work in works]
-        beside = [bench.beside(Beside(work, 0.0, 0.0)) for work in works]
     assert all(min(one.layer_s, one.last_s) > 0 for one in timed)
-    assert all(len(taken) == 1 and taken[0] > 0 for taken in beside)
+
+
+def test_the_ranks_of_a_group_go_in_step_and_exchanges_do_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Exchanges take an hour each on this clock; all ranks go on until the last has had enough."""
+    job = Job(TINY, "float32", 1, 2, 0, 1, 192, 1, 2)
+    clocks = [0.0, 0.0]
+
+    def clock(rank: int) -> float:
+        clocks[rank] += 3600.0
+        return clocks[rank]
+
+    benches = [Bench(job) for _ in range(2)]
+    for rank, (bench, endpoint) in enumerate(zip(benches, thread_mesh(2, 2), strict=True)):
+        assert bench._part is not None
+        real = EndpointGroup(endpoint, (0, 1), record=True, clock=functools.partial(clock, rank))
+        bench._part.group.index = rank
+        bench._part.group._real = real
+        bench._share.model.shard = replace(bench._part.shard, index=rank)
+    started_s = time.monotonic()
+    asked = [Beside(Work(1, 1, 63), 0.0, started_s + more_s) for more_s in (0.0, 0.3)]
+    with ThreadPoolExecutor(2) as pool:
+        found = [pool.submit(bench.beside, request) for bench, request in zip(benches, asked, strict=True)]
+        taken = [one.result(60) for one in found]
+    assert time.monotonic() - started_s >= 0.3
+    assert len(taken[0]) == len(taken[1]) > 1
+    exchanges = 1 + 2 * 2  # of the entry, and two in each of two layers
+    assert all(-3600.0 * exchanges / 2 < seconds < -3600.0 * exchanges / 2 + 60 for seconds in taken[1])
 
 
 def test_the_largest_shard_is_measured() -> None:

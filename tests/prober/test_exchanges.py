@@ -1,4 +1,4 @@
-"""What exchanges add to computing: from blocks on a known clock, among threads, and among processes."""
+"""What exchanges take behind computations: from known blocks, among threads, and among processes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from plait.costs.curves import Curve
 from plait.costs.exchange_times import ExchangeTimes
 from plait.plans.exchanges import Op
 from plait.prober import exchanges, kept
-from plait.prober.exchanges import Block, Layers, exchange_times, measure_exchanges
+from plait.prober.exchanges import measure_exchanges
+from plait.prober.exchanging import Block, Layers, exchange_times
 from plait.prober.host import usable_cores
 
 SOME = ExchangeTimes(*(Curve((1.0, 2.0), (seconds, 2 * seconds)) for seconds in (1.0, 2.0, 3.0)))
@@ -25,41 +26,34 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_what_a_collective_adds_to_computing() -> None:
-    """Each row computes for 10 s; the machine gets slower from block to block, the first block of all most of it."""
+def test_the_middle_of_blocks_that_take_turns() -> None:
+    """The first block of all warms up; one in the middle was held up."""
+    asked: list[tuple[int, Op]] = []
 
     def block_of(rows: int) -> Block:
-        drift = iter([500.0, 0.0, 1.0, 2.0, 3.0, 4.0])
-        added = {Op.ALL_REDUCE: 1.0, Op.REDUCE_SCATTER: 2.0, Op.ALL_GATHER: -1.0}
-        base = 0.0
+        held_up = {op: iter([50.0, 1.0, 2.0, 90.0, 2.5, 1.5]) for op in Op}
+        each = {Op.ALL_REDUCE: 1.0, Op.REDUCE_SCATTER: 2.0, Op.ALL_GATHER: 3.0}
 
-        def block(op: Op | None) -> float:
-            nonlocal base
-            if op is None:
-                base = 10.0 * rows + next(drift)
-                return base
-            return base + rows * added[op]
+        def block(op: Op) -> float:
+            asked.append((rows, op))
+            return next(held_up[op]) * rows * each[op]
 
         return block
 
     times = exchange_times(block_of, 100, (1, 4))
-    assert times.all_reduce == Curve((100.0, 400.0), (1.0, 4.0))
-    assert times.reduce_scatter == Curve((100.0, 400.0), (2.0, 8.0))
-    assert times.all_gather == Curve((100.0, 400.0), (0.0, 0.0))  # nothing is faster for exchanging
+    assert times.all_reduce == Curve((100.0, 400.0), (2.0, 8.0))
+    assert times.reduce_scatter == Curve((100.0, 400.0), (4.0, 16.0))
+    assert times.all_gather == Curve((100.0, 400.0), (6.0, 24.0))
+    assert asked == [(rows, op) for rows in (1, 4) for _ in range(6) for op in Op]
 
 
-@pytest.mark.parametrize("op", [None, *Op])
-def test_ranks_compute_and_exchange_and_agree_on_the_seconds_without(op: Op | None) -> None:
+@pytest.mark.parametrize("op", Op)
+def test_ranks_compute_and_exchange_and_agree_on_the_seconds(op: Op) -> None:
     layers = [Layers(endpoint, torch.float32) for endpoint in thread_mesh(3, 2)]
-    for rank, one in enumerate(layers):
-        one._pairs = one._pairs[:1] * exchanges._PAIRS
-        assert one._group.index == rank
     with ThreadPoolExecutor(3) as pool:
         taken = [one.result(60) for one in [pool.submit(layer.block_of(4), op) for layer in layers]]
     assert len(set(taken)) == 1
     assert 0 < taken[0] < 10
-    sent = [layer._group.take()[1] for layer in layers]  # type: ignore[attr-defined]
-    assert {len(times) for times in sent} == {0 if op is None else exchanges._ROWS[4]}
 
 
 def test_between_processes() -> None:

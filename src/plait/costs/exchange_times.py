@@ -11,9 +11,9 @@ from plait.plans.exchanges import Collective, Op
 
 @dataclass(frozen=True, slots=True)
 class ExchangeTimes:
-    """By how much each collective makes computing longer, over the bytes of its whole tensor.
+    """Of each collective behind a computation, over the bytes of its whole tensor, with the wait for the others.
 
-    That is the exchange, and the wait for the rank that computes longest. Of a gather the whole is what comes out.
+    Of a gather the whole is what comes out.
     """
 
     all_reduce: Curve

@@ -58,7 +58,7 @@ def calibrate(
     Of a tensor group the largest shard is measured, without exchanges. `rows` is how many rows decode together,
     usually. Kept in the user's cache directory; `fresh` measures again. `say` is told when it takes a while.
     """
-    setting = _setting(spec, kernel, min(concurrent, MOST_TOGETHER), rows)
+    setting = _setting(spec, kernel, _together_at_most(concurrent, kernel.tp), rows)
     path = calibration_path(setting)
     known = None if fresh else read(path)
     if known is not None and known.setting == setting and not doubtful(known.others, known.measured_at_s):
@@ -70,6 +70,11 @@ def calibrate(
     calibration = replace(calibration, others=others.share, measured_at_s=time.time())
     write(calibration, path)
     return calibration
+
+
+def _together_at_most(concurrent: int, tp: int) -> int:
+    """How many ranks are measured at the same time: whole tensor groups, one at least."""
+    return max(1, min(concurrent, MOST_TOGETHER) // tp) * tp
 
 
 def _words(kernel: Kernel) -> str:
@@ -113,8 +118,26 @@ def _shape(spec: ModelSpec) -> str:
 
 def _measure(spec: ModelSpec, setting: Setting) -> Calibration:
     ranks = setting.together
-    share = max(1, min(setting.layers // max(2, ranks), setting.layers - 2))
-    whole = Job(
+    processes = _start(spec, setting)
+    try:
+        for process in processes:
+            process.ready()
+        alone = _alone(processes[0], setting)
+        counts = range(setting.tp if setting.tp > 1 else 2, ranks + 1, setting.tp)
+        together = tuple(_together(processes[:count], alone, setting) for count in counts)
+    finally:
+        for process in processes:
+            process.stop()
+    return replace(alone, together=together)
+
+
+def _start(spec: ModelSpec, setting: Setting) -> list[MeasuringProcess]:
+    """As many processes as are measured together; where there are tensor groups, with a mesh between them."""
+    from plait.comm.shm import ShmMesh
+
+    ranks, tp = setting.together, setting.tp
+    share = max(1, min(setting.layers // max(2, ranks // tp), setting.layers - 2))
+    job = Job(
         spec,
         setting.dtype,
         setting.threads,
@@ -122,21 +145,24 @@ def _measure(spec: ModelSpec, setting: Setting) -> Calibration:
         setting.layers,
         *_cache(setting),
         packed_for=setting.rows,
-        tp=setting.tp,
+        tp=tp,
         shares=setting.shares,
         sequence=setting.sequence,
     )
-    jobs = [whole, *[msgspec.structs.replace(whole, layers=0)] * (ranks - 1)]
-    processes = [MeasuringProcess(job, ranks * setting.threads) for job in jobs]
+    jobs = [job, *[msgspec.structs.replace(job, layers=0)] * (ranks - 1)]
+    threads = ranks * setting.threads
+    if tp == 1:
+        return [MeasuringProcess(job, threads) for job in jobs]
+    mesh = ShmMesh.create(ranks, 2, threads=threads)
     try:
-        for process in processes:
-            process.ready()
-        alone = _alone(processes[0], setting)
-        together = tuple(_together(processes[:count], alone, setting) for count in range(2, ranks + 1))
+        return [
+            MeasuringProcess(
+                msgspec.structs.replace(job, mesh={**mesh.description(rank)}), threads, mesh.descriptors(rank)
+            )
+            for rank, job in enumerate(jobs)
+        ]
     finally:
-        for process in processes:
-            process.stop()
-    return replace(alone, together=together)
+        mesh.close_parent()
 
 
 def _cache(setting: Setting) -> tuple[int, int]:
@@ -201,7 +227,10 @@ class _Decoding:
 
 
 def _together(processes: Sequence[MeasuringProcess], alone: Calibration, setting: Setting) -> Together:
-    """All `processes` compute the same at the same time: how much longer a layer takes than alone."""
+    """All `processes` compute the same at the same time: how much longer a layer takes than alone.
+
+    The ranks of a tensor group go in step, as their exchanges make them: all ask for the memory at the same moment.
+    """
     few = tuple(sorted({1, setting.rows}))
     works = [Work(rows, 1, _BESIDE_CACHED - 1) for rows in few] + [Work(1, _BESIDE_LENGTH, 0)]
     crowded = len(processes) * setting.threads > setting.cores

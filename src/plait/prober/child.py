@@ -9,14 +9,18 @@ from __future__ import annotations
 import statistics
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from itertools import cycle, pairwise
 from math import prod
+from typing import NamedTuple, cast
 
 import msgspec
 import torch
 
+from plait.comm.shm import ShmDescription, ShmEndpoint
+from plait.comm.tensor_group import EndpointGroup
 from plait.nn.batch import Batch
 from plait.nn.cache import KVCache
 from plait.nn.decoder import StageModel
@@ -41,23 +45,41 @@ _LEAST_LAYER = 0.25
 
 
 class Pretended:
-    """The `TensorGroup` of a rank whose others are not there: what they would give is random, and there at once."""
+    """The `TensorGroup` of a rank whose others are not there: what they would give is random, and there at once.
 
-    def __init__(self, shard: Shard) -> None:
+    While it is `joined` they are there: `real` is their group.
+    """
+
+    def __init__(self, shard: Shard, real: EndpointGroup | None = None) -> None:
         self.index, self.size = shard.index, shard.size
         self._made: dict[tuple[torch.Size, torch.dtype], torch.Tensor] = {}
+        self._real, self._joined = real, False
+
+    @contextmanager
+    def joined(self) -> Iterator[EndpointGroup]:
+        """While it is entered, the others are there."""
+        assert self._real is not None, "this process measures alone"
+        self._joined = True
+        try:
+            yield self._real
+        finally:
+            self._joined = False
 
     def all_reduce(self, tensor: torch.Tensor) -> torch.Tensor:
         """See `nn.TensorGroup`."""
-        return tensor
+        return self._real.all_reduce(tensor) if self._joined and self._real else tensor
 
     def reduce_scatter(self, tensor: torch.Tensor, sizes: Sequence[int]) -> torch.Tensor:
         """See `nn.TensorGroup`."""
+        if self._joined and self._real:
+            return self._real.reduce_scatter(tensor, sizes)
         first = sum(sizes[: self.index])
         return tensor[first : first + sizes[self.index]]
 
     def all_gather(self, tensor: torch.Tensor, sizes: Sequence[int]) -> torch.Tensor:
         """See `nn.TensorGroup`."""
+        if self._joined and self._real:
+            return self._real.all_gather(tensor, sizes)
         shape = torch.Size((sum(sizes), *tensor.shape[1:]))
         made = self._made.get((shape, tensor.dtype))
         if made is None:
@@ -66,15 +88,36 @@ class Pretended:
         return made
 
 
+class Part(NamedTuple):
+    """A rank's part of a tensor group."""
+
+    shard: Shard
+    group: Pretended
+
+
+def part_of(job: Job, spec: ModelSpec) -> Part | None:
+    """What the process of a job is in a tensor group: each has the largest shard, since the group waits for that."""
+    if job.tp == 1:
+        return None
+    largest = largest_shard(spec, job.tp, job.shares, job.dtype)
+    if job.mesh is None:
+        return Part(largest, Pretended(largest))
+    endpoint = ShmEndpoint.attach(cast(ShmDescription, job.mesh))
+    first = endpoint.rank // job.tp * job.tp
+    real = EndpointGroup(endpoint, range(first, first + job.tp), record=True)
+    shard = replace(largest, index=real.index)
+    return Part(shard, Pretended(shard, real))
+
+
 class Piece:
     """A stage of the measured model, with its cache; where there is a shard, that part of it."""
 
-    def __init__(self, job: Job, spec: ModelSpec, first: int, end: int, shard: Shard | None) -> None:
+    def __init__(self, job: Job, spec: ModelSpec, first: int, end: int, part: Part | None) -> None:
         dtype = TORCH_DTYPES[job.dtype]
+        shard, group = part or (None, None)
         held = shard_tensors(spec, first, end, shard or whole_shard(spec))
         tensors = {name: _random(piece.shape, dtype, name) for name, piece in held.items()}
         self.layers = end - first
-        group = None if shard is None else Pretended(shard)
         self.model = StageModel(spec, first, end, tensors, dtype, job.packed_for, shard, group, job.sequence)
         self.cache = KVCache(spec, first, end, job.slots, job.context, dtype, shard=shard)
         for layer in self.cache.layers:
@@ -95,14 +138,13 @@ class Bench:
         windows = tuple(job.spec.windows[i % job.spec.layers] for i in range(layers))
         spec = replace(job.spec, layers=layers, windows=windows, max_positions=max(job.context, job.spec.max_positions))
         self._spec, self._dtype = spec, TORCH_DTYPES[job.dtype]
-        self._shard = shard = None if job.tp == 1 else largest_shard(spec, job.tp, job.shares, job.dtype)
-        self._divided = () if shard is None else (shard, Pretended(shard))
-        self._share = Piece(job, spec, 1, 1 + job.share, shard)
+        self._part = part = part_of(job, spec)
+        self._share = Piece(job, spec, 1, 1 + job.share, part)
         self._whole = job.layers > 0
         if self._whole:
-            self._first, self._last = Piece(job, spec, 0, 1, shard), Piece(job, spec, layers - 1, layers, shard)
+            self._first, self._last = Piece(job, spec, 0, 1, part), Piece(job, spec, layers - 1, layers, part)
             cuts = list(range(1 + job.share, layers - 1 - FEW_LAYERS, FEW_LAYERS)) or ([1 + job.share] if rest else [])
-            self._rest = [Piece(job, spec, *cut, shard) for cut in pairwise([*cuts, layers - 1])]
+            self._rest = [Piece(job, spec, *cut, part) for cut in pairwise([*cuts, layers - 1])]
             self._turns = cycle(self._rest or [self._share])
 
     def alone(self, request: Alone) -> list[Timed]:
@@ -121,9 +163,12 @@ class Bench:
         ]
 
     def beside(self, request: Beside) -> list[float]:
-        """Seconds of one layer, each time."""
+        """Seconds of one layer, each time; in a tensor group without what it exchanges."""
         micro_batch, inputs = _micro_batch(request.work), self._hidden(request.work)
         time.sleep(max(0.0, request.begin_s - time.monotonic()))
+        if self._part is not None:
+            with self._part.group.joined() as group:
+                return self._beside_in_group(request, micro_batch, inputs, group)
         taken: list[float] = []
         while time.monotonic() < request.end_s or not taken:
             start = time.perf_counter()
@@ -132,6 +177,21 @@ class Bench:
             taken.append((time.perf_counter() - start) / self._share.layers)
             if self._whole:
                 self._last.forward(batch, x)
+        return taken
+
+    def _beside_in_group(
+        self, request: Beside, micro_batch: MicroBatch, inputs: torch.Tensor, group: EndpointGroup
+    ) -> list[float]:
+        """All ranks of the group go on as long as one of them does."""
+        taken: list[float] = []
+        left = torch.ones(1)
+        while left.item() > 0:
+            group.take()
+            start = time.perf_counter()
+            self._share.forward(Batch.of(micro_batch), inputs)
+            whole_s = time.perf_counter() - start
+            taken.append((whole_s - sum(end - begin for begin, end in group.take()[1])) / self._share.layers)
+            left = group.all_reduce(torch.full((1,), float(time.monotonic() < request.end_s)))
         return taken
 
     def _middle(self, work: Work) -> list[Piece]:
@@ -173,7 +233,7 @@ class Bench:
         logits = self._last.forward(batch, x)
         if work.samples:
             which = range(work.rows)
-            sample(logits, [SamplingParams()] * work.rows, which, which, *self._divided)
+            sample(logits, [SamplingParams()] * work.rows, which, which, *(self._part or ()))
         times.append(time.perf_counter())
         make, first, between, last = (after - before for before, after in pairwise(times))
         return make, first, between / middle[0].layers if work.length > 1 else between, last
@@ -181,8 +241,8 @@ class Bench:
     def _hidden(self, work: Work) -> torch.Tensor:
         """What comes from the stage before: of a tensor group its rank's rows."""
         rows = work.rows * work.length
-        if self._shard is not None:
-            rows = even_rows(rows, self._shard.size)[self._shard.index]
+        if self._part is not None:
+            rows = even_rows(rows, self._part.group.size)[self._part.group.index]
         return torch.randn(rows, self._spec.hidden).to(self._dtype)
 
 

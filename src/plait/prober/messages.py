@@ -13,7 +13,7 @@ class Job(msgspec.Struct, frozen=True):
     """What a process holds: `share` layers for when others compute beside it, and the rest of `layers` (0: no rest).
 
     `slots` × `context` positions are in the cache. `packed_for`: rows that decode together, usually. Of a tensor group
-    of `tp` ranks it holds the largest shard.
+    of `tp` ranks it holds the largest shard; `mesh` is what it needs to talk to them.
     """
 
     spec: ModelSpec
@@ -27,6 +27,7 @@ class Job(msgspec.Struct, frozen=True):
     tp: int = 1
     shares: tuple[int, ...] = ()
     sequence: bool = False
+    mesh: dict[str, int | bool | list[int]] | None = None
 
 
 class Work(NamedTuple):

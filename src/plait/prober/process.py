@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Sequence
 from typing import TypeVar
 
 import msgspec
@@ -16,14 +17,15 @@ T = TypeVar("T")
 
 
 class MeasuringProcess:
-    """A fresh process of `plait.prober.child`, with a job."""
+    """A fresh process of `plait.prober.child`, with a job; it inherits the `descriptors` of its mesh."""
 
-    def __init__(self, job: Job, all_threads: int) -> None:
+    def __init__(self, job: Job, all_threads: int, descriptors: Sequence[int] = ()) -> None:
         self._process = subprocess.Popen(
             [sys.executable, "-m", "plait.prober.child"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
+            pass_fds=tuple(descriptors),
             env=rank_environment(job.threads, all_threads),
         )
         self._say(job)
