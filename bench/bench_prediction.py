@@ -1,4 +1,4 @@
-"""Predicted against measured: tokens a second and bubble, one to three stages, equal and unequal."""
+"""Predicted against measured: tokens a second and bubble, stages equal and unequal, and a tensor group."""
 
 from __future__ import annotations
 
@@ -38,6 +38,7 @@ def cases() -> list[Case]:
             Case(f"2 unequal stages, 2 × 1 user, {dtype}", pipelined([24, 6], 2, 2, dtype), 2),
             Case(f"3 stages layer-wise, {dtype}", make_plan([10, 10, 10], threads=2, dtype=dtype), 1),
             Case(f"3 unequal stages, 3 × 2 users, {dtype}", pipelined([16, 10, 4], 3, 6, dtype), 6),
+            Case(f"1 stage of 2 ranks, a thread each, {dtype}", make_plan([30], tp=2, dtype=dtype), 1),
         ]
     return made
 
@@ -50,20 +51,19 @@ Metrics = dict[str, float]
 
 
 def compare(opened: Opened, case: Case) -> list[object]:
-    """Each run between two calibrations, predicted by the mean of both; the middle of the runs' differences counts."""
+    """Runs between two calibrations, predicted by the mean of both; the middle of the runs' differences counts."""
     prompt = opened.encode(PROMPT)
-    pairs: list[tuple[Metrics, Metrics]] = []
     before = calibrated(case.plan, opened.spec)
-    for _ in range(REPETITIONS):
-        outcome = answer(case.plan, opened.index, [Request(prompt, TOKENS)] * case.users)
-        after = calibrated(case.plan, opened.spec)
+    outcomes = [answer(case.plan, opened.index, [Request(prompt, TOKENS)] * case.users) for _ in range(REPETITIONS)]
+    after = calibrated(case.plan, opened.spec)
+    pairs: list[tuple[Metrics, Metrics]] = []
+    for outcome in outcomes:
         predicted = [
             generation_metrics(simulate(case.plan.layout, outcome.rounds, costs, opened.spec), outcome.rounds)
             for costs in (before, after)
         ]
         mean = {key: statistics.fmean(each[key] for each in predicted) for key in predicted[0]}
         pairs.append((mean, generation_metrics(outcome.measured, outcome.rounds)))
-        before = after
     rates = [statistics.median(side["decode_tokens_per_s"] for side in sides) for sides in zip(*pairs, strict=True)]
     bubbles = [100 * statistics.median(side["bubble"] for side in sides) for sides in zip(*pairs, strict=True)]
     offs = [off(pairs, key) for key in ("decode_tokens_per_s", "prefill_tokens_per_s")]
@@ -76,7 +76,7 @@ def off(pairs: list[tuple[Metrics, Metrics]], key: str) -> float:
 
 
 def calibrated(plan: Plan, spec: ModelSpec) -> Costs:
-    """Measured anew beside every run: this machine's memory is shared, and its speed drifts by a fifth in minutes."""
+    """Measured anew: this machine's memory is shared, and its speed drifts by a fifth in minutes."""
     return local_costs(plan.layout, spec, -(-plan.slots // plan.micro_batches), fresh=True)
 
 
@@ -97,10 +97,10 @@ def main() -> None:
     ]
     sections = [
         "## Predicted against measured",
-        "Calibrated anew before and after every run, and predicted by the mean of both: this machine's memory is\n"
-        "shared, and its speed drifts by a fifth within minutes; on a calibration that was kept, that drift comes on\n"
-        f"top. Each line is the middle of {REPETITIONS} runs of {TOKENS} tokens. The first prompt of a process takes\n"
-        "5 ms longer than predicted in bfloat16 (kernels are made for its shapes).",
+        "Calibrated anew before and after the runs of a line, and predicted by the mean of both: this machine's\n"
+        "memory is shared, and its speed drifts by a fifth within minutes; on a calibration that was kept, that drift\n"
+        f"comes on top. Each line is the middle of {REPETITIONS} runs of {TOKENS} tokens. The first prompt of a\n"
+        "process takes 5 ms longer than predicted in bfloat16 (kernels are made for its shapes).",
         table(headings, rows),
         f"Worst tokens a second: {verdict(worst_rate, 10, ' %', at_most=True)}. "
         f"Worst bubble: {verdict(worst_bubble, 5, ' points', at_most=True)}.",
