@@ -44,6 +44,9 @@ class Instant:
     def tokens(self, action: Action, tokens: object) -> None:
         return
 
+    def exchanged(self) -> tuple[int, tuple[tuple[float, float], ...]]:
+        return 0, ()
+
 
 def seconds_an_action(stages: int, micro_batches: int, stage: int, observed: bool) -> float:
     plan = make_plan([1] * stages, schedule="pipelined", micro_batches=micro_batches, slots=micro_batches)

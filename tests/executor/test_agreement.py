@@ -24,6 +24,9 @@ from tests.executor.world import VirtualRun, make_plan
 
 SPEC = ModelSpec("tiny", "llama", 9, 1, 1, 1, 2, 4, 10, 4096, 1e-5, Rope(10_000.0, 2), (None,) * 9)
 
+TP = (2, 3)
+TENSOR_PIPELINES = [(2, "layerwise", 1), (2, "pipelined", 2), (3, "pipelined", 4)]
+
 grid = list(itertools.product((1, 2, 3, 5), ("layerwise", "pipelined"), (1, 2, 3, 4), (40, 200)))
 
 
@@ -34,21 +37,23 @@ def planned(rounds: list[Round], stage: int, lane: Lane) -> list[object]:
 def require_agreement(run: VirtualRun, timeline: Timeline) -> None:
     stages = len(run.plan.layout.stages)
     check_rounds(run.rounds, stages, run.plan.layout.link_capacity)
-    for stage, lane in itertools.product(range(stages), Lane):
-        recorded = [action for action in run.recorded[stage] if action.kind.lane is lane]
+    ranks = [(rank, stage) for stage in range(stages) for rank in run.plan.layout.stages[stage].ranks]
+    for (rank, stage), lane in itertools.product(ranks, Lane):
+        recorded = [action for action in run.recorded[rank] if action.kind.lane is lane]
         assert recorded == planned(run.rounds, stage, lane)
-    everything = [(stage, action) for one in run.rounds for stage in range(stages) for action in one.actions[stage]]
+    everything = [(rank, action) for one in run.rounds for rank, stage in ranks for action in one.actions[stage]]
     assert Counter((span.rank, span.action) for span in timeline.spans) == Counter(everything)
 
 
 def require_waits(run: VirtualRun, timeline: Timeline) -> None:
     """No action begins before what it waits for has ended."""
-    ends = {span.action: span.end_s for span in timeline.spans}
-    starts = {span.action: span.start_s for span in timeline.spans}
+    ends = {(span.rank, span.action): span.end_s for span in timeline.spans}
+    starts = {(span.rank, span.action): span.start_s for span in timeline.spans}
     for one in run.rounds:
-        for actions in one.actions:
+        for actions, stage in zip(one.actions, run.plan.layout.stages, strict=True):
             for action, waited in zip(actions, waits(actions), strict=True):
-                assert all(ends[actions[i]] <= starts[action] + 1e-9 for i in waited), action
+                for rank in stage.ranks:
+                    assert all(ends[rank, actions[i]] <= starts[rank, action] + 1e-9 for i in waited), (rank, action)
 
 
 @pytest.mark.parametrize(("stages", "schedule", "micro_batches", "prompt"), grid)
@@ -76,11 +81,28 @@ def test_a_tight_link_only_makes_the_run_later(stages: int, schedule: str, micro
     assert measured.makespan_s >= predicted.makespan_s - 1e-9
 
 
+@pytest.mark.parametrize("tp", TP)
+@pytest.mark.parametrize(("stages", "schedule", "micro_batches"), [(1, "layerwise", 1), *TENSOR_PIPELINES])
+def test_tensor_groups_run_what_was_planned_and_predicted(
+    stages: int, schedule: str, micro_batches: int, tp: int
+) -> None:
+    """Every rank of a group does the same at the same time, so a stage's spans are those of one rank."""
+    run, measured, predicted = both(stages, schedule, micro_batches, 200, capacity=16, tp=tp)
+    require_agreement(run, measured)
+    require_waits(run, measured)
+    assert Counter(dict.fromkeys(((span.rank, span.action) for span in predicted.spans), 1)) == Counter(
+        (span.rank, span.action) for span in measured.spans
+    )
+    assert compute_spans(predicted) == compute_spans(measured)
+    _, alone, _ = both(stages, schedule, micro_batches, 200, capacity=16)
+    assert measured.makespan_s == alone.makespan_s
+
+
 def both(
-    stages: int, schedule: str, micro_batches: int, prompt: int, capacity: int
+    stages: int, schedule: str, micro_batches: int, prompt: int, capacity: int, tp: int = 1
 ) -> tuple[VirtualRun, Timeline, Timeline]:
     micro_batches = 1 if schedule == "layerwise" else micro_batches
-    plan = make_plan(stages, schedule, micro_batches, capacity=capacity)
+    plan = make_plan(stages, schedule, micro_batches, capacity=capacity, tp=tp)
     run = VirtualRun(plan, [prompt] * 4, 5, lambda stage, one, micro_batch: 1.0 + stage / 3, latency_s=0.125)
     measured = run.run()
     costs = FixedCosts({stage: 1.0 + stage / 3 for stage in range(stages)}, any_link=LinkCost(0.125, float("inf")))
@@ -89,7 +111,7 @@ def both(
 
 def compute_spans(timeline: Timeline) -> dict[object, tuple[float, float]]:
     return {
-        span.action: (round(span.start_s - timeline.start_s, 9), round(span.end_s - timeline.start_s, 9))
+        (span.rank, span.action): (round(span.start_s - timeline.start_s, 9), round(span.end_s - timeline.start_s, 9))
         for span in timeline.spans
         if span.action.kind.lane is Lane.COMPUTE
     }
@@ -110,12 +132,13 @@ def test_the_forecast_is_the_run(stages: int, schedule: str, micro_batches: int,
     st.lists(st.integers(1, 150), min_size=1, max_size=7),
     st.integers(1, 5),
     st.integers(0, 2),
+    st.integers(1, 3),
     st.randoms(use_true_random=False),
 )
-def test_any_delays_and_early_ends(stages, micro_batches, prompts, slots, room, random) -> None:  # type: ignore[no-untyped-def]
-    """Random seconds per action, requests that end when they like, fewer slots than requests, a tight link."""
+def test_any_delays_and_early_ends(stages, micro_batches, prompts, slots, room, tp, random) -> None:  # type: ignore[no-untyped-def]
+    """Random seconds per action and rank, requests that end when they like, fewer slots than requests, a tight link."""
     run = VirtualRun(
-        make_plan(stages, "pipelined", micro_batches, capacity=micro_batches + room, slots=slots),
+        make_plan(stages, "pipelined", micro_batches, capacity=micro_batches + room, slots=slots, tp=tp),
         prompts,
         6,
         lambda stage, one, micro_batch: random.choice((0.0, 0.1, 1.0, 7.0)),

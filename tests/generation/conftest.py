@@ -38,5 +38,25 @@ def tiny(tiny_directory: Path) -> WeightsIndex:
 
 
 @pytest.fixture(scope="session")
+def uneven(tmp_path_factory: pytest.TempPathFactory) -> WeightsIndex:
+    """Little divides in this random Llama of 3 layers: 6 heads, 2 KV heads, 161 columns, 331 tied vocabulary rows."""
+    torch.manual_seed(11)
+    config = LlamaConfig(
+        vocab_size=331,
+        hidden_size=96,
+        intermediate_size=161,
+        num_hidden_layers=3,
+        num_attention_heads=6,
+        num_key_value_heads=2,
+        max_position_embeddings=1024,
+        tie_word_embeddings=True,
+        initializer_range=0.2,
+    )
+    directory = tmp_path_factory.mktemp("uneven")
+    LlamaForCausalLM(config).save_pretrained(directory)
+    return open_index(directory)
+
+
+@pytest.fixture(scope="session")
 def demo() -> Opened:
     return open_model("demo")

@@ -19,14 +19,19 @@ def split(
     slots: int = 4,
     context: int = 512,
     dtypes: str | tuple[str, ...] = "float32",
+    tp: int = 1,
+    shares: tuple[int, ...] = (),
+    sequence: bool = False,
 ) -> Plan:
-    """A plan whose stages hold so many layers each."""
+    """A plan whose stages hold so many layers each, on `tp` ranks each."""
     dtypes = (dtypes,) * len(counts) if isinstance(dtypes, str) else dtypes
     ends = [0, *accumulate(counts)]
     stages = tuple(
-        Stage(cut, (rank,), dtype, dtype) for rank, (cut, dtype) in enumerate(zip(pairwise(ends), dtypes, strict=True))
+        Stage(cut, tuple(range(tp * at, tp * at + tp)), dtype, dtype, shares=shares)
+        for at, (cut, dtype) in enumerate(zip(pairwise(ends), dtypes, strict=True))
     )
-    layout = Layout({"pp": len(counts)}, stages, 2 * micro_batches + 2)
+    axes = {"pp": len(counts)} if tp == 1 else {"pp": len(counts), "tp": tp}
+    layout = Layout(axes, stages, 2 * micro_batches + 2, sequence=sequence)
     return Plan("test", layout, schedule, micro_batches, chunk, context, slots)
 
 

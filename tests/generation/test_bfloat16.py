@@ -111,8 +111,8 @@ def test_a_faulty_stage_is_not_taken_for_rounding(
 ) -> None:
     original = rank_module.load_stage
 
-    def faulty(index, first, end, dtype, progress=None):  # type: ignore[no-untyped-def]
-        tensors = original(index, first, end, dtype, progress)
+    def faulty(index, first, end, dtype, progress=None, shard=None):  # type: ignore[no-untyped-def]
+        tensors = original(index, first, end, dtype, progress, shard)
         if first > 0:
             tensors["layers.20.down.weight"] *= 1.5
         return tensors

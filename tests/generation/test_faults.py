@@ -136,8 +136,8 @@ class TestMixedStages:
     ) -> None:
         original = rank_module.load_stage
 
-        def faulty(index, first, end, dtype, progress=None):  # type: ignore[no-untyped-def]
-            tensors = original(index, first, end, dtype, progress)
+        def faulty(index, first, end, dtype, progress=None, shard=None):  # type: ignore[no-untyped-def]
+            tensors = original(index, first, end, dtype, progress, shard)
             if (first, end) == (3, 6):
                 fault(tensors)
             return tensors

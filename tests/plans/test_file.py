@@ -111,11 +111,21 @@ def elsewhere(host: str) -> Plan:
     return replace(made, layout=replace(made.layout, stages=stages))
 
 
-def tensor_split() -> Plan:
-    made = plan()
+def tensor_split(first_ranks: tuple[int, ...] = (0, 1), shares: tuple[int, ...] = ()) -> Plan:
+    made = elsewhere("localhost")
     first, second = made.layout.stages
-    stages = (replace(first, ranks=(0, 1)), replace(second, ranks=(2, 3)))
+    last_ranks = tuple(rank for rank in range(4) if rank not in first_ranks)
+    stages = (replace(first, ranks=first_ranks, shares=shares), replace(second, ranks=last_ranks))
     return replace(made, layout=replace(made.layout, axes={"pp": 2, "tp": 2}, stages=stages))
+
+
+def sequence_split(made: Plan) -> Plan:
+    return replace(made, layout=replace(made.layout, sequence=True))
+
+
+def replicas() -> Plan:
+    made = tensor_split()
+    return replace(made, layout=replace(made.layout, axes={"pp": 2, "dp": 2}))
 
 
 @pytest.mark.parametrize(
@@ -129,7 +139,23 @@ def tensor_split() -> Plan:
         (with_stage(devices=("a", "b")), "stage 0 has 1 ranks, but names 2 devices"),
         (
             with_stage(shares=(3, 2)),
-            "stage 0 gives its tensor group 3 + 2 = 5 heads, but tiny has 4 and every rank needs at least 1",
+            "stage 0 has shares 3, 2, but its tensor group has 1 rank: write 1 number above 0, "
+            "in proportion to the devices' speed",
+        ),
+        (
+            tensor_split(shares=(2, 1, 1)),
+            "stage 0 has shares 2, 1, 1, but its tensor group has 2 ranks: write 2 numbers above 0, "
+            "in proportion to the devices' speed",
+        ),
+        (
+            tensor_split(shares=(2, 0)),
+            "stage 0 has shares 2, 0, but its tensor group has 2 ranks: write 2 numbers above 0, "
+            "in proportion to the devices' speed",
+        ),
+        (
+            sequence_split(plan()),
+            "the plan splits activations along the sequence over a tensor group, but tp is 1: "
+            "write sequence = false, or plan with --tp 2",
         ),
     ],
 )
@@ -155,9 +181,11 @@ LOOK = "or look at this plan with plait simulate"
             "stage 0 is on device 'cuda', but only 'cpu' can be run yet: plan for the CPU of this machine, " + LOOK,
         ),
         (swapped(), "stage 0 is on ranks [1], but must be on rank 0 alone"),
+        (tensor_split((0, 2)), "stage 0 is on ranks [0, 2], but must be on ranks [0, 1], in this order"),
+        (tensor_split((1, 0)), "stage 0 is on ranks [1, 0], but must be on ranks [0, 1], in this order"),
         (
-            tensor_split(),
-            "the plan splits along tp = 2, but only pp can be run yet: plan again with --tp 1, " + LOOK,
+            replicas(),
+            "the plan splits along dp = 2, but only pp and tp can be run yet: plan again with --dp 1, " + LOOK,
         ),
         (
             with_stage(host="desk"),
@@ -181,6 +209,10 @@ def test_plans_that_cannot_be_run_yet_are_plans_all_the_same(made: Plan, message
 def test_plans_that_can_be_run() -> None:
     check_runnable(plan(), "laptop")
     check_runnable(elsewhere("laptop"), "laptop")
+    for made in (tensor_split(), tensor_split(shares=(9, 1)), sequence_split(tensor_split())):
+        check_plan(made, SPEC)
+        check_runnable(made, "laptop")
+        assert plan_from_text(dump_plan(made)) == made
 
 
 CLUSTER = Cluster(

@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 
 _LAYERS_HELP = "Layers of each stage, as in 12,18; or their proportions, as in 3:3:2."
 
+_SHARES_HELP = "What each of those ranks gets, in proportion to its speed, as in 2,1."
+_SEQUENCE_HELP = "With --tp: activations between the blocks are split over those ranks, too."
+
 
 def parse_layers(text: str | None) -> tuple[tuple[int, ...] | None, bool]:
     """``12,18`` becomes (12, 18), exactly; ``3:3:2`` becomes (3, 3, 2) and True: in proportion. Errors: PlanError."""
@@ -28,6 +31,19 @@ def parse_layers(text: str | None) -> tuple[tuple[int, ...] | None, bool]:
         raise PlanError(
             f"--layers {text!r} is not a list of numbers: write the layers of each stage, as in 12,18, "
             "or their proportions, as in 3:3:2"
+        ) from None
+
+
+def parse_shares(text: str | None) -> tuple[int, ...] | None:
+    """``2,1`` becomes (2, 1). Errors: PlanError."""
+    if text is None:
+        return None
+    try:
+        return tuple(int(piece) for piece in text.split(","))
+    except ValueError:
+        raise PlanError(
+            f"--shares {text!r} is not a list of whole numbers: write one for each rank of a tensor group, "
+            "in proportion to its speed, as in 2,1"
         ) from None
 
 
@@ -55,6 +71,9 @@ def generate(
     ] = None,
     pp: Annotated[int | None, typer.Option("--pp", "--stages", help="Pipeline stages.")] = None,
     layers: Annotated[str | None, typer.Option(help=_LAYERS_HELP)] = None,
+    tp: Annotated[int | None, typer.Option("--tp", "--tensor", help="Ranks that share each layer.")] = None,
+    shares: Annotated[str | None, typer.Option(help=_SHARES_HELP)] = None,
+    sequence: Annotated[bool, typer.Option("--sequence", help=_SEQUENCE_HELP)] = False,
     plan: Annotated[Path | None, typer.Option(help="A plan file; it decides on the split.")] = None,
     users: Annotated[int, typer.Option(min=1, help="Ask each prompt for so many users at once.")] = 1,
     prompt_file: Annotated[Path | None, typer.Option(help="Prompts, one a line.")] = None,
@@ -67,7 +86,7 @@ def generate(
     seed: Annotated[int, typer.Option(help="The same seed gives the same text on any split.")] = 0,
     dtype: Annotated[str, typer.Option(help="auto, float32 or bfloat16.")] = "auto",
     context: Annotated[int | None, typer.Option(min=1, help="Positions a request may take.")] = None,
-    threads: Annotated[int | None, typer.Option(min=1, help="Threads of each stage.")] = None,
+    threads: Annotated[int | None, typer.Option(min=1, help="Threads of each rank.")] = None,
     chat: Annotated[bool | None, typer.Option("--chat/--raw", help="As a chat, or text to go on.")] = None,
     run: Annotated[Path | None, typer.Option(help="Where to keep the run's record.")] = None,
     verify: Annotated[bool, typer.Option("--verify", help="First compare the logits with one process's.")] = False,
@@ -77,12 +96,15 @@ def generate(
     from plait.generation.planning import Options
     from plait.plans.sampling import SamplingParams
 
-    counts, shares = parse_layers(layers)
+    counts, proportional = parse_layers(layers)
     options = Options(
         model=model,
         stages=pp,
         layers=counts,
-        proportional=shares,
+        proportional=proportional,
+        tp=tp,
+        shares=parse_shares(shares),
+        sequence=sequence,
         plan=plan,
         users=users,
         schedule=schedule,

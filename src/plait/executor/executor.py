@@ -1,8 +1,11 @@
 """Reader 2 of a plan: runs rounds on one rank.
 
+A stage may be a tensor group: all its ranks run the same actions, and their forwards are a rendezvous.
+
 Compute runs in the caller's thread. The p2p lane is a queue beside it that moves on whenever it can: when an action
-is queued, and while compute waits for a message. So a send never blocks compute, order holds within the lane, and no
-second thread takes the core away. The executor decides nothing: what waits for what is `plans.rules`.
+is queued, and while compute waits for a message or for the other ranks of its tensor group. So a send never blocks
+compute, order holds within the lane, and no second thread takes the core away. The executor decides nothing: what waits
+for what is `plans.rules`.
 """
 
 from __future__ import annotations
@@ -34,6 +37,9 @@ _MICRO_BATCHES = 1 << 16
 class Messages(Protocol):
     """What the executor needs of a transport: any `comm.Endpoint`, or a virtual one in tests."""
 
+    idle: Callable[[], None] | None
+    """See `comm.Endpoint.idle`."""
+
     def try_send(self, to: int, tag: Tag, tensor: torch.Tensor) -> bool:
         """See `comm.Endpoint.try_send`."""
 
@@ -55,11 +61,15 @@ class Worker(Protocol):
     def forward(self, one: Round, micro_batch: int, message: torch.Tensor | None) -> torch.Tensor:
         """The stage's output for a micro-batch: activations, or sampled tokens int64 [sampled] on the last stage.
 
-        `message` holds the activations of the stage before, None on the first.
+        `message` holds the activations of the stage before, None on the first. In a tensor group both are this rank's
+        rows of the activations; the tokens are all of them, on every rank.
         """
 
     def tokens(self, action: Action, tokens: torch.Tensor) -> None:
         """The tokens [sampled] that the receive `action` brought to the first stage."""
+
+    def exchanged(self) -> tuple[int, Sequence[tuple[float, float]]]:
+        """What the tensor group exchanged since this was last asked: bytes that this rank sent, begins and ends."""
 
 
 def message_tag(epoch: int, action: Action, stages: int) -> Tag:
@@ -70,25 +80,30 @@ def message_tag(epoch: int, action: Action, stages: int) -> Tag:
 
 
 class Executor:
-    """Interprets the actions of stage `stage`, in order, over `messages`."""
+    """Interprets the actions of rank `rank`'s stage, in order, over `messages`.
+
+    Messages go to the rank at the same place of the other stage.
+    """
 
     def __init__(
         self,
         layout: Layout,
-        stage: int,
+        rank: int,
         messages: Messages,
         worker: Worker,
         observer: Observer | None = None,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        self._layout, self._stage, self._stages = layout, stage, len(layout.stages)
+        self._layout, self._stage, self._stages = layout, layout.stage_of(rank), len(layout.stages)
+        self._place = layout.stages[self._stage].ranks.index(rank)
         self._messages, self._worker, self._observer, self._clock = messages, worker, observer, clock
         self._lane: deque[tuple[Action, torch.Tensor | None]] = deque()
         self._head_since = 0.0
         self._arrived: dict[Action, torch.Tensor] = {}
         self._receiving: set[Action] = set()
         self._waits: dict[Shape, tuple[tuple[int, ...], ...]] = {}
-        self._sent_bytes: dict[int, int] = {}
+        self._sent_bytes = {peer: messages.traffic(peer).payload_bytes for peer in self._peers(rank)}
+        messages.idle = self._progress
 
     def run(self, one: Round, skip: int = 0) -> None:
         """Do this stage's actions of a round, but the first `skip` (received already).
@@ -151,7 +166,9 @@ class Executor:
         start = self._clock()
         output = self._worker.forward(one, action.micro_batch, message)
         if self._observer is not None:
-            self._observer.finished(action, start, start, self._clock(), 0)
+            end = self._clock()
+            sent_bytes, exchanges = self._worker.exchanged()
+            self._observer.finished(action, start, start, end, sent_bytes, exchanges)
         return output
 
     def _queue(self, action: Action, tensor: torch.Tensor | None) -> None:
@@ -195,7 +212,7 @@ class Executor:
     def _written(self, peer: int) -> int:
         """What the transport wrote to `peer` since this was last asked: measured, not computed from the tensor."""
         total = self._messages.traffic(peer).payload_bytes
-        written = total - self._sent_bytes.get(peer, 0)
+        written = total - self._sent_bytes[peer]
         self._sent_bytes[peer] = total
         return written
 
@@ -206,6 +223,10 @@ class Executor:
         else:
             self._arrived[action] = received
 
+    def _peers(self, rank: int) -> set[int]:
+        """The ranks that messages may go to: at the same place of the other stages."""
+        return {stage.ranks[self._place] for stage in self._layout.stages} - {rank}
+
     def _peer(self, action: Action) -> int:
         """The rank at the other end of a message."""
-        return self._layout.stages[partner(action, self._stages).stage].ranks[0]
+        return self._layout.stages[partner(action, self._stages).stage].ranks[self._place]

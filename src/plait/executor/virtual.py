@@ -117,6 +117,7 @@ class VirtualMessages:
 
     def __init__(self, world: VirtualWorld, rank: int) -> None:
         self._world, self._rank = world, rank
+        self.idle: Callable[[], None] | None = None
 
     def clock(self) -> float:
         """Virtual seconds."""

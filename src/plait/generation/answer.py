@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from plait.generation.launch import ProcessRanks, Ranks
@@ -14,7 +14,7 @@ from plait.plans.round import Round
 from plait.plans.sampling import SamplingParams
 from plait.schedules.batching import check_request
 from plait.timeline.record import RoundRecipe
-from plait.timeline.timeline import Timeline
+from plait.timeline.timeline import Clock, Timeline
 from plait.tracer.tracer import Tracer, merge
 from plait.weights.index import WeightsIndex
 
@@ -71,16 +71,18 @@ def answer(
     watch = watch or Unwatched()
     for number, request in enumerate(requests):
         check_request(number, len(request.prompt), request.max_tokens, plan.context)
-    with Session(plan, launch(plan, index)) as session:
+    ranks = launch(plan, index)
+    with Session(plan, ranks) as session:
         session.wait_ready(watch.loading)
         watch.ready()
         answers = _collect(session, requests, watch)
         finished = session.finish()
         for number, one in enumerate(answers):
-            shown = session.logits.get(number, {})
+            shown = session.logits(number)
             one.logits = [shown[one.prompt_tokens + index] for index in range(len(one.tokens) if shown else 0)]
         weights = tuple(session.ready[rank].weight_bytes for rank in sorted(session.ready))
-    return _outcome(plan, answers, tuple(finished), weights)
+        clocks = ranks.places.clocks
+    return _outcome(plan, answers, tuple(finished), weights, clocks)
 
 
 def _collect(session: Session, requests: Sequence[Request], watch: Watch) -> list[Answer]:
@@ -97,9 +99,13 @@ def _collect(session: Session, requests: Sequence[Request], watch: Watch) -> lis
 
 
 def _outcome(
-    plan: Plan, answers: Sequence[Answer], finished: tuple[Finished, ...], weight_bytes: tuple[int, ...]
+    plan: Plan,
+    answers: Sequence[Answer],
+    finished: tuple[Finished, ...],
+    weight_bytes: tuple[int, ...],
+    clocks: Mapping[str, Clock],
 ) -> Outcome:
     recipes = tuple(finished[0].rounds)
-    measured = merge([Tracer.decode(one.spans) for one in finished])
+    measured = merge([Tracer.decode(one.spans) for one in finished], clocks)
     rounds = tuple(recipe.make(len(plan.layout.stages)) for recipe in recipes)
     return Outcome(tuple(answers), recipes, rounds, measured, finished, weight_bytes)

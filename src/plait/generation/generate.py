@@ -10,6 +10,7 @@ from typing import Any
 
 from plait.generation.answer import Launch, Request, answer
 from plait.generation.launch import ProcessRanks
+from plait.generation.machine import Machine
 from plait.generation.opened import encode_all, open_model
 from plait.generation.planning import CostsFor, Options, make_plan, measured_costs, model_name, read_plan
 from plait.generation.record import reserved_run, run_record
@@ -39,9 +40,11 @@ def generate(
     watch: Watch | None = None,
     run: Path | None = None,
     check: bool = False,
+    machine: Machine | None = None,
 ) -> Result:
     """Answer `prompts` with a model that is split by a plan, and keep a record of the run.
 
+    `machine`: what the plan runs on, this host where it is not given; `launch` starts ranks there.
     With `check` the split's logits on the first prompt are compared with one process's before. Errors: UsageError for
     what cannot work, before anything is started; ParityError where they differ; RunError for what broke.
     """
@@ -49,7 +52,7 @@ def generate(
     costs_for = costs_for or partial(measured_costs, say=watch.say)
     given = read_plan(options)
     with reserved_run(run) as place:
-        return _generate(prompts, options, given, place, costs_for, launch, watch, check)
+        return _generate(prompts, options, given, place, costs_for, launch, watch, check, machine)
 
 
 def _generate(
@@ -61,15 +64,17 @@ def _generate(
     launch: Launch,
     watch: Watch,
     check: bool,
+    machine: Machine | None,
 ) -> Result:
     opened = open_model(model_name(options, given), watch.say)
     encoded = encode_all(opened, prompts, options.users, options.chat)
-    plan = make_plan(opened, encoded, options, costs_for, given)
+    plan = make_plan(opened, encoded, options, costs_for, given, machine)
     plan = replace(plan, slots=min(plan.slots, len(encoded)))
     requests = [Request(ids, options.max_tokens, opened.stop, options.sampling) for ids in encoded]
     watch.planned(plan, opened.tokenizer, len(requests))
     if check:
-        watch.say(str(verify(plan, opened.index, encoded[0], launch=launch, reference=launch)))
+        alone = launch if machine is None else ProcessRanks
+        watch.say(str(verify(plan, opened.index, encoded[0], launch=launch, reference=alone, machine=machine)))
     costs = costs_for(plan, opened.spec)
     outcome = answer(plan, opened.index, requests, launch, watch)
     predicted = simulate(plan.layout, outcome.rounds, costs, opened.spec)

@@ -12,6 +12,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Protocol
 
 from plait.generation.channel import Channel
+from plait.generation.places import HERE, Places
 from plait.generation.protocol import Setup, ToFront, ToRank
 from plait.plans.file import dump_plan
 from plait.plans.layout import Layout
@@ -29,9 +30,13 @@ _EXIT_WAIT_S = 5.0
 
 
 class Ranks(Protocol):
-    """Started ranks, and the channels to them, rank by rank."""
+    """Started ranks, and the channels to them, rank by rank; `places` are known once all have finished."""
 
     channels: list[RankChannel]
+
+    @property
+    def places(self) -> Places:
+        """Where they run."""
 
     def death(self, rank: int) -> str | None:
         """How a rank ended where it did not end well, in words; None while it lives or where it ended as it should."""
@@ -42,6 +47,8 @@ class Ranks(Protocol):
 
 class ProcessRanks:
     """Each rank a process of this host, linked by shared memory."""
+
+    places = HERE
 
     def __init__(self, plan: Plan, index: WeightsIndex, *, trace: bool = True) -> None:
         from plait.comm.shm import ShmMesh
@@ -64,12 +71,13 @@ class ProcessRanks:
 
     def _start(self, layout: Layout, rank: int, descriptors: tuple[int, ...]) -> None:
         mine, theirs = socket.socketpair()
+        threads = layout.stages[layout.stage_of(rank)].threads
         with theirs:
             command = [sys.executable, "-m", "plait.generation.rank", str(theirs.fileno())]
             process = subprocess.Popen(
                 command,
                 pass_fds=(*descriptors, theirs.fileno()),
-                env=dict(rank_environment(layout.stages[rank].threads, all_threads(layout))),
+                env=dict(rank_environment(threads, all_threads(layout))),
                 stdin=subprocess.DEVNULL,
                 start_new_session=True,  # Ctrl-C is for the front, which ends its ranks
             )
@@ -113,6 +121,8 @@ def all_threads(layout: Layout) -> int:
 
 class ThreadRanks:
     """Each rank a thread of this process: no start-up, no isolation. torch computes with one thread then."""
+
+    places = HERE
 
     def __init__(self, plan: Plan, index: WeightsIndex, *, trace: bool = True) -> None:
         import torch

@@ -3,24 +3,14 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
 from typing import Protocol
 
 import msgspec
 
 from plait.comm.contract import Endpoint
 from plait.executor.executor import Executor
-from plait.generation.protocol import (
-    Admitted,
-    EndOfRounds,
-    Finish,
-    RoundMessage,
-    Submit,
-    ToFollower,
-    ToFront,
-    Token,
-    ToRank,
-)
+from plait.generation.arrivals import Arrivals
+from plait.generation.protocol import Admitted, EndOfRounds, Finish, RoundMessage, Submit, ToFront, Token, ToRank
 from plait.generation.worker import StageWorker
 from plait.plans.check import check_rounds
 from plait.plans.plan import Plan
@@ -28,9 +18,6 @@ from plait.plans.round import Round
 from plait.schedules.batching import Batcher
 from plait.schedules.rounds import RoundSource
 from plait.timeline.record import RoundRecipe
-
-_IDLE_S = 1e8
-"""How long a rank waits for work: for ever, in a number that every clock can hold."""
 
 
 class Front(Protocol):
@@ -51,35 +38,33 @@ class Lead:
         self._stages = len(plan.layout.stages)
         self._batcher = Batcher(plan.slots, plan.context, plan.chunk, plan.micro_batches)
         self._source = RoundSource(plan, self._batcher)
-        self._sampled: dict[tuple[int, int], list[int]] = {}
+        self._arrivals = Arrivals(self._stages)
         self._stop: dict[int, set[int]] = {}
         self._retired: deque[tuple[int, int]] = deque()
         self._fresh: list[Admitted] = []
         self._finishing = False
         self._number = 0
+        self._encode = msgspec.msgpack.Encoder().encode
         self._proven: set[object] = set()
         self.rounds: list[RoundRecipe] = []
 
     def run(self, worker: StageWorker, executor: Executor) -> None:
         """Serve until the front says Finish and all requests are answered. Errors: EOFError, PeerLost, WaitTimeout."""
         self._worker = worker
-        encode = msgspec.msgpack.Encoder().encode
         while self._listen():
             made = self._source.next(executor.receive)
             if made is None:
                 continue
             one, front = made
-            message = self._begin(one, front)
-            for rank in range(1, self._endpoint.size):
-                self._endpoint.post(rank, encode(message))
+            self._announce(self._begin(one, front))
             executor.run(one, front)
         for rank in range(1, self._endpoint.size):
-            self._endpoint.post(rank, encode(EndOfRounds()))
+            self._endpoint.post(rank, self._encode(EndOfRounds()))
         executor.drain()
 
     def on_tokens(self, number: int, micro_batch: int, tokens: list[int]) -> None:
         """The tokens of a micro-batch have come; those of requests that have ended already are surplus."""
-        for request, token in zip(self._sampled.pop((number, micro_batch)), tokens, strict=True):
+        for request, token in zip(self._arrivals.take(number, micro_batch), tokens, strict=True):
             if self._batcher.in_flight(request):
                 self._on_token(request, token)
 
@@ -109,16 +94,13 @@ class Lead:
     def _submit(self, message: Submit) -> None:
         self._batcher.add(message.request, len(message.prompt), message.max_tokens)
         self._stop[message.request] = set(message.stop)
-        self._worker.sequences[message.request] = list(message.prompt)
-        admitted = Admitted(message.request, message.sampling, message.logits)
+        admitted = Admitted(message.request, message.sampling, message.logits, message.prompt)
         self._worker.admit(admitted)
         self._fresh.append(admitted)
 
     def _begin(self, one: Round, front: int) -> RoundMessage:
         self._prove(one)
-        for index, micro_batch in enumerate(one.work):
-            if self._stages == 1 or any(carried[:2] == (one.number, index) for carried in one.carried_out):
-                self._sampled[one.number, index] = [row.request for row in micro_batch.rows if row.samples]
+        self._arrivals.expect(one)
         gone = self._forget(one.number)
         recipe = RoundRecipe(one.number, one.work, one.carried_in, self._plan.schedule, front)
         message = RoundMessage(recipe, self._fresh, gone)
@@ -126,6 +108,16 @@ class Lead:
         self._number = one.number
         self.rounds.append(recipe)
         return message
+
+    def _announce(self, message: RoundMessage) -> None:
+        """Tell every other rank; prompts go to the first stage's alone."""
+        whole = bare = self._encode(message)
+        if message.admitted:
+            others = [msgspec.structs.replace(admitted, prompt=[]) for admitted in message.admitted]
+            bare = self._encode(RoundMessage(message.recipe, others, message.retired))
+        first_stage = self._plan.layout.stages[0].ranks
+        for rank in range(1, self._endpoint.size):
+            self._endpoint.post(rank, whole if rank in first_stage else bare)
 
     def _prove(self, one: Round) -> None:
         """Every round shape is checked before the first round of that shape runs."""
@@ -147,19 +139,3 @@ class Lead:
             self._worker.forget(request)
             gone.append(request)
         return gone
-
-
-def follow(endpoint: Endpoint, worker: StageWorker, executor: Executor, stages: int) -> None:
-    """Run the rounds that rank 0 announces, to the last one. Errors: PeerLost, WaitTimeout."""
-    decode = msgspec.msgpack.Decoder(ToFollower).decode
-    poll: Callable[[], bytes | None] = lambda: endpoint.poll(0)  # noqa: E731
-    while True:
-        message = decode(executor.wait(poll, "the next round from rank 0", 0, _IDLE_S))
-        if isinstance(message, EndOfRounds):
-            break
-        for admitted in message.admitted:
-            worker.admit(admitted)
-        for request in message.retired:
-            worker.forget(request)
-        executor.run(message.recipe.make(stages))
-    executor.drain()

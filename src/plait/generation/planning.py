@@ -2,30 +2,26 @@
 
 from __future__ import annotations
 
-import os
-import platform
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-import psutil
-
 from plait.costs.protocol import Costs
-from plait.errors import CapacityError, PlanError, RequestError, nearest
+from plait.errors import CapacityError, PlanError, RequestError, WeightsError, nearest
+from plait.generation.machine import Machine, ThisMachine
 from plait.generation.opened import Opened
 from plait.planner.capacity import require_memory
 from plait.planner.cut import proportional_layers
 from plait.planner.local import Wishes, draft_plan, plan_local
 from plait.plans.file import load_plan
-from plait.plans.layout import DTYPES, Layout
-from plait.plans.plan import GRID, Plan, check_plan, check_runnable
+from plait.plans.layout import DTYPES
+from plait.plans.plan import GRID, Plan, check_plan
 from plait.plans.sampling import SamplingParams
-from plait.prober.host import usable_cores
 from plait.schedules.batching import check_request
 from plait.schedules.generation import LAYERWISE
 from plait.schedules.prove import prove_plan
 from plait.spec.model import ModelSpec
+from plait.spec.preset_files import preset_words
 
 CostsFor = Callable[[Plan, ModelSpec], Costs]
 
@@ -34,14 +30,18 @@ CostsFor = Callable[[Plan, ModelSpec], Costs]
 class Options:
     """What `plait generate` takes; None lets Plait choose. `chat` None: where the model has a template.
 
-    `layers`: layers of each stage, or with `proportional` their proportions. `users` repeats each prompt with as many
-    request numbers. With `plan` the plan file decides on the split.
+    `layers`: layers of each stage, or with `proportional` their proportions. `tp`: ranks of each stage's tensor group;
+    `shares`: what each of them gets, in proportion; `sequence`: activations between the blocks are split over them.
+    `users` repeats each prompt with as many request numbers. With `plan` the plan file decides on the split.
     """
 
     model: str | None = None
     stages: int | None = None
     layers: tuple[int, ...] | None = None
     proportional: bool = False
+    tp: int | None = None
+    shares: tuple[int, ...] | None = None
+    sequence: bool = False
     plan: Path | None = None
     users: int = 1
     schedule: str = "auto"
@@ -58,6 +58,9 @@ class Options:
 _DECIDED_BY_PLAN = {
     "stages": None,
     "layers": None,
+    "tp": None,
+    "shares": None,
+    "sequence": False,
     "schedule": "auto",
     "micro_batches": None,
     "chunk": None,
@@ -81,9 +84,14 @@ def make_plan(
     options: Options,
     costs_for: CostsFor,
     given: Plan | None = None,
+    machine: Machine | None = None,
 ) -> Plan:
     """The plan `given`, checked, or the fastest. Errors: PlanError, RequestError, CapacityError; nothing is started."""
-    plan = _chosen(opened, prompts, options, costs_for) if given is None else _from_file(given, opened)
+    machine = machine or ThisMachine()
+    if given is None:
+        plan = _chosen(opened, prompts, options, costs_for, machine)
+    else:
+        plan = _from_file(given, opened, machine)
     for number, prompt in enumerate(prompts):
         check_request(number, len(prompt), options.max_tokens, plan.context)
     return plan
@@ -102,34 +110,45 @@ def read_plan(options: Options) -> Plan | None:
 
 
 def model_name(options: Options, plan: Plan | None) -> str:
-    """The model asked for: by name, by the plan, or else the demo."""
-    return options.model or (plan.model if plan is not None else "demo")
+    """The model asked for: by name, by the plan, or else the demo. Errors: WeightsError for a preset."""
+    name = options.model or (plan.model if plan is not None else "demo")
+    if name not in preset_words("models") or Path(name).exists():
+        return name
+    what, instead = name, ""
+    if options.model is None:
+        what, instead = f"the plan is for {name}, which", ", or look at the plan with plait simulate"
+    raise WeightsError(
+        f"{what} is a preset: figures to plan with, without weights to run; give the model itself with --model "
+        f"(a directory, a .gguf file or a Hugging Face id){instead}"
+    )
 
 
-def _from_file(plan: Plan, opened: Opened) -> Plan:
+def _from_file(plan: Plan, opened: Opened, machine: Machine) -> Plan:
     check_plan(plan, opened.spec)
-    check_runnable(plan, platform.node())
+    plan = machine.placed(plan)
     prove_plan(plan)
-    require_memory(plan, opened.spec, free_memory(plan.layout))
+    require_memory(plan, opened.spec, machine.free_bytes(plan.layout))
     return plan
 
 
-def _chosen(opened: Opened, prompts: Sequence[Sequence[int]], options: Options, costs_for: CostsFor) -> Plan:
+def _chosen(
+    opened: Opened, prompts: Sequence[Sequence[int]], options: Options, costs_for: CostsFor, machine: Machine
+) -> Plan:
     """float32, unless only bfloat16 fits in memory or the options say so."""
     dtypes = ("float32", "bfloat16") if options.dtype == "auto" else (_known_dtype(options.dtype),)
     for dtype in dtypes:
-        wishes = _wishes(opened, prompts, options, dtype)
+        wishes = _wishes(opened, prompts, options, dtype, machine.threads)
         for number, prompt in enumerate(prompts):
             check_request(number, len(prompt), options.max_tokens, wishes.context)
-        draft = draft_plan(opened.spec, wishes, LAYERWISE, 1, GRID)
+        draft = machine.placed(draft_plan(opened.spec, wishes, LAYERWISE, 1, GRID))
         try:  # on one host the cut hardly matters; asked before anything is measured
-            require_memory(draft, opened.spec, free_memory(draft.layout))
+            require_memory(draft, opened.spec, machine.free_bytes(draft.layout))
         except CapacityError:
             if dtype == dtypes[-1]:
                 raise
         else:
             break
-    plan = plan_local(opened.spec, wishes, lambda draft: costs_for(draft, opened.spec))
+    plan = machine.placed(plan_local(opened.spec, wishes, lambda draft: costs_for(draft, opened.spec)))
     return plan if dtype == dtypes[0] else replace(plan, reason=f"{plan.reason}; bfloat16, as float32 does not fit")
 
 
@@ -139,9 +158,10 @@ def _known_dtype(name: str) -> str:
     return name
 
 
-def _wishes(opened: Opened, prompts: Sequence[Sequence[int]], options: Options, dtype: str) -> Wishes:
+def _wishes(opened: Opened, prompts: Sequence[Sequence[int]], options: Options, dtype: str, threads: int) -> Wishes:
     longest = max(map(len, prompts))
     _require_positions(opened.spec, longest, options.max_tokens)
+    shares = options.shares or ()
     layers = options.layers
     if layers is not None and options.proportional:
         layers = proportional_layers(layers, opened.spec.layers)
@@ -153,19 +173,16 @@ def _wishes(opened: Opened, prompts: Sequence[Sequence[int]], options: Options, 
         context=context,
         stages=options.stages,
         layers=layers,
+        tp=max(1, len(shares)) if options.tp is None else options.tp,
+        shares=shares,
+        sequence=options.sequence,
         schedule=options.schedule,
         micro_batches=options.micro_batches,
         chunk=options.chunk,
         threads=options.threads,
         dtype=dtype,
-        cores=_thread_budget(),
+        cores=threads,
     )
-
-
-def _thread_budget() -> int:
-    """Threads that may compute at the same time: OMP_NUM_THREADS where it is set, else the cores."""
-    asked = os.environ.get("OMP_NUM_THREADS", "")
-    return int(asked) if asked.isdigit() and int(asked) > 0 else usable_cores()
 
 
 def _require_positions(spec: ModelSpec, prompt: int, max_tokens: int) -> None:
@@ -184,21 +201,3 @@ def _require_positions(spec: ModelSpec, prompt: int, max_tokens: int) -> None:
 
 def _on_grid(positions: int) -> int:
     return -(-positions // GRID) * GRID
-
-
-def free_memory(layout: Layout) -> dict[str, int]:
-    """Bytes that are free on this host, under the name that the layout's stages give it. Errors: PlanError."""
-    hosts = {stage.host for stage in layout.stages}
-    if len(hosts) != 1:
-        raise PlanError(f"the plan names hosts {sorted(hosts)}, but only one host can be started from here")
-    return {hosts.pop(): min(psutil.virtual_memory().available, *_container_free())}
-
-
-def _container_free() -> list[int]:
-    """What the container that this process is in leaves free, where it has a limit (cgroup v2)."""
-    folder = Path("/sys/fs/cgroup")
-    try:
-        most, used = ((folder / name).read_text().strip() for name in ("memory.max", "memory.current"))
-    except OSError:
-        return [sys.maxsize]
-    return [int(most) - int(used)] if most.isdigit() and used.isdigit() else [sys.maxsize]

@@ -1,7 +1,7 @@
 """What the front and the ranks say to each other: msgpack structs, never pickles.
 
 front → rank   Setup, then to rank 0 Submit …, Finish
-rank → front   Progress …, Ready, from rank 0 Token …, from the last Logits …, Finished; Failed at any time
+rank → front   Progress …, Ready, from rank 0 Token …, from the last stage Logits …, Finished; Failed at any time
 rank 0 → rank  RoundMessage …, EndOfRounds
 """
 
@@ -63,11 +63,15 @@ class Token(msgspec.Struct, tag="token"):
 
 
 class Logits(msgspec.Struct, tag="logits"):
-    """What a token was drawn from: float32 [vocab] as bytes, for the token at `position`. From the last stage."""
+    """What a token was drawn from, for the token at `position`: float32 [vocab] as bytes. From the last stage.
+
+    Of a tensor group each rank tells its own rows of the vocabulary, from `first` on.
+    """
 
     request: int
     position: int
     values: bytes
+    first: int = 0
 
 
 class Finished(msgspec.Struct, tag="finished"):
@@ -90,11 +94,12 @@ class Failed(msgspec.Struct, tag="failed"):
 
 
 class Admitted(msgspec.Struct, array_like=True):
-    """What the last stage must know of a request."""
+    """What the other ranks must know of a request: how it is sampled, and those of the first stage its prompt."""
 
     request: int
     sampling: SamplingParams
     logits: bool = False
+    prompt: list[int] = []
 
 
 class RoundMessage(msgspec.Struct, tag="round"):

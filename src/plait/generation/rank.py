@@ -15,19 +15,23 @@ import torch
 
 from plait.comm.contract import Endpoint
 from plait.comm.shm import ShmDescription, ShmEndpoint
+from plait.comm.tensor_group import EndpointGroup
 from plait.errors import PeerLost, PlaitError
 from plait.executor.executor import Executor
 from plait.generation.channel import Channel
-from plait.generation.lead import Front, Lead, follow
+from plait.generation.follower import Follower
+from plait.generation.lead import Front, Lead
 from plait.generation.protocol import Failed, Finished, Logits, Progress, Ready, Setup, ToFront, ToRank
-from plait.generation.worker import LogitsOf, StageWorker
+from plait.generation.worker import LogitsOf, Part, StageWorker
 from plait.nn.cache import KVCache
 from plait.nn.decoder import StageModel
 from plait.nn.dtypes import TORCH_DTYPES
 from plait.plans.file import plan_from_text
+from plait.plans.layout import Stage
 from plait.plans.plan import Plan
 from plait.prober.host import on_all_cores
-from plait.timeline.record import RoundRecipe
+from plait.spec.model import ModelSpec
+from plait.spec.shards import make_shards
 from plait.tracer.tracer import Tracer
 from plait.weights.index import WeightsIndex
 from plait.weights.load import load_stage
@@ -35,32 +39,74 @@ from plait.weights.load import load_stage
 _REPORT_EVERY_S = 0.1
 
 
-def run_rank(rank: int, plan: Plan, index: WeightsIndex, endpoint: Endpoint, front: Front, *, trace: bool) -> None:
-    """Load the stage, serve, report. Errors: PlaitError, EOFError where the front is gone."""
-    started_s = time.perf_counter()
-    stages = plan.layout.stages
-    first, end = stages[rank].layers
-    dtype = TORCH_DTYPES[stages[rank].dtype]
-    with on_all_cores():
-        tensors = load_stage(index, first, end, dtype, _Reporter(rank, front))
-        size = sum(tensor.numel() * tensor.element_size() for tensor in tensors.values())
-        model = StageModel(index.spec, first, end, tensors, dtype, rows=-(-plan.slots // plan.micro_batches))
-    cache = KVCache(index.spec, first, end, plan.slots, plan.context, dtype)
-    lead = Lead(plan, endpoint, front) if rank == 0 else None
-    worker = StageWorker(model, cache, len(stages), lead.on_tokens if lead else _nobody, _logits_to(front))
-    tracer = Tracer(rank, plan.layout.epoch, stages[rank].host)
+def run_rank(
+    rank: int,
+    plan: Plan,
+    index: WeightsIndex,
+    endpoint: Endpoint,
+    front: Front,
+    *,
+    trace: bool,
+    host: str | None = None,
+) -> None:
+    """Load the rank's part of its stage, serve, report. `host`: this one, where the plan's stage does not name it.
+
+    Errors: PlaitError, EOFError where the front is gone.
+    """
+    started_s, sent_before = time.perf_counter(), _sent_bytes(endpoint)
+    stage = plan.layout.stages[plan.layout.stage_of(rank)]
+    part = _part(plan, index.spec, endpoint, trace)
+    model, size = _load(plan, stage, index, part, _Reporter(rank, front))
+    server = Lead(plan, endpoint, front) if rank == 0 else Follower(plan, endpoint)
+    worker = StageWorker(
+        model,
+        _cache(plan, stage, index.spec, part),
+        len(plan.layout.stages),
+        server.on_tokens,
+        _logits_to(front, part),
+        part,
+    )
+    tracer = Tracer(rank, plan.layout.epoch, host or stage.host)
     executor = Executor(plan.layout, rank, endpoint, worker, tracer if trace else None)
     front.send(Ready(rank, time.perf_counter() - started_s, size))
-    if lead is not None:
-        lead.run(worker, executor)
-    else:
-        follow(endpoint, worker, executor, len(stages))
-    front.send(_last_word(rank, endpoint, tracer, lead.rounds if lead else []))
+    server.run(worker, executor)
+    sent = [after - before for before, after in zip(sent_before, _sent_bytes(endpoint), strict=True)]
+    front.send(Finished(rank, tracer.encode(), sent, peak_memory_bytes(), server.rounds))
 
 
-def _last_word(rank: int, endpoint: Endpoint, tracer: Tracer, rounds: list[RoundRecipe]) -> Finished:
-    sent = [0 if to == rank else endpoint.traffic(to).payload_bytes for to in range(endpoint.size)]
-    return Finished(rank, tracer.encode(), sent, peak_memory_bytes(), rounds)
+def _part(plan: Plan, spec: ModelSpec, endpoint: Endpoint, trace: bool) -> Part | None:
+    """The rank's shard and its group, where its stage is more than one rank."""
+    layout = plan.layout
+    if layout.tp == 1:
+        return None
+    number = layout.stage_of(endpoint.rank)
+    stage = layout.stages[number]
+    group = EndpointGroup(endpoint, layout.tensor_group(number, endpoint.rank), record=trace)
+    return Part(make_shards(spec, layout.tp, stage.shares, stage.weights)[group.index], group)
+
+
+def _load(
+    plan: Plan, stage: Stage, index: WeightsIndex, part: Part | None, reporter: _Reporter
+) -> tuple[StageModel, int]:
+    """The model, and how many bytes its weights are."""
+    (first, end), dtype = stage.layers, TORCH_DTYPES[stage.dtype]
+    rows = -(-plan.slots // plan.micro_batches)
+    shard, group = part or (None, None)
+    with on_all_cores():
+        tensors = load_stage(index, first, end, dtype, reporter, shard)
+        size = sum(tensor.numel() * tensor.element_size() for tensor in tensors.values())
+        model = StageModel(index.spec, first, end, tensors, dtype, rows, shard, group, plan.layout.sequence)
+    return model, size
+
+
+def _cache(plan: Plan, stage: Stage, spec: ModelSpec, part: Part | None) -> KVCache:
+    dtype = TORCH_DTYPES[stage.dtype]
+    return KVCache(spec, *stage.layers, plan.slots, plan.context, dtype, shard=part.shard if part else None)
+
+
+def _sent_bytes(endpoint: Endpoint) -> list[int]:
+    """Payload that went to each rank so far."""
+    return [0 if to == endpoint.rank else endpoint.traffic(to).payload_bytes for to in range(endpoint.size)]
 
 
 def peak_memory_bytes() -> int:
@@ -75,12 +121,9 @@ def peak_memory_bytes() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 
-def _nobody(number: int, micro_batch: int, tokens: list[int]) -> None:
-    raise AssertionError(f"tokens of {number}:{micro_batch} came to a rank that is not the first")
-
-
-def _logits_to(front: Front) -> LogitsOf:
-    return lambda request, position, values: front.send(Logits(request, position, values))
+def _logits_to(front: Front, part: Part | None) -> LogitsOf:
+    first = part.shard.vocab.first if part else 0
+    return lambda request, position, values: front.send(Logits(request, position, values, first))
 
 
 class _Reporter:
@@ -111,7 +154,7 @@ def main() -> int:
         setup = channel.receive(wait=True)
         assert isinstance(setup, Setup)
         rank, plan = setup.rank, plan_from_text(setup.plan)
-        torch.set_num_threads(plan.layout.stages[rank].threads)
+        torch.set_num_threads(plan.layout.stages[plan.layout.stage_of(rank)].threads)
         endpoint = ShmEndpoint.attach(cast(ShmDescription, setup.mesh))
         run_rank(rank, plan, WeightsIndex.from_bytes(setup.index), endpoint, channel, trace=setup.trace)
         endpoint.close()

@@ -15,8 +15,10 @@ from plait.errors import RequestError
 from plait.generation.answer import Outcome
 from plait.generation.opened import Opened
 from plait.plans.file import dump_plan
+from plait.plans.layout import Stage
 from plait.plans.plan import Plan
 from plait.spec.model import ModelSpec
+from plait.spec.shards import make_shards
 from plait.timeline.metrics import generation_metrics
 from plait.timeline.record import RunRecord, StageSummary
 from plait.timeline.timeline import Timeline
@@ -77,7 +79,7 @@ def run_record(opened: Opened, plan: Plan, outcome: Outcome, predicted: Timeline
     result = {
         "model": opened.name,
         "dtype": "/".join(sorted({stage.dtype for stage in plan.layout.stages})),
-        "plan": _plan_json(plan, stages),
+        "plan": _plan_json(plan, stages, opened.spec),
         "requests": [
             {
                 "prompt_tokens": one.prompt_tokens,
@@ -94,7 +96,7 @@ def run_record(opened: Opened, plan: Plan, outcome: Outcome, predicted: Timeline
     return RunRecord(dump_plan(plan), stages, model, outcome.recipes, predicted, outcome.measured, result)
 
 
-def _plan_json(plan: Plan, stages: Sequence[StageSummary]) -> dict[str, Any]:
+def _plan_json(plan: Plan, stages: Sequence[StageSummary], spec: ModelSpec) -> dict[str, Any]:
     return {
         "stages": [
             {
@@ -105,15 +107,27 @@ def _plan_json(plan: Plan, stages: Sequence[StageSummary]) -> dict[str, Any]:
                 "threads": plan.layout.stages[one.stage].threads,
                 "weight_bytes": one.weight_bytes,
                 "peak_bytes": one.peak_bytes,
+                **_deal(plan, plan.layout.stages[one.stage], spec),
             }
             for one in stages
         ],
+        "tp": plan.layout.tp,
+        "sequence": plan.layout.sequence,
         "schedule": plan.schedule,
         "micro_batches": plan.micro_batches,
         "chunk": plan.chunk,
         "context": plan.context,
         "reason": plan.reason,
     }
+
+
+def _deal(plan: Plan, stage: Stage, spec: ModelSpec) -> dict[str, list[int]]:
+    """How a tensor group shares a layer: the proportions asked for, and the query heads that each rank has."""
+    tp = plan.layout.tp
+    if tp == 1:
+        return {}
+    shards = make_shards(spec, tp, stage.shares, stage.weights)
+    return {"shares": list(stage.shares or (1,) * tp), "heads": [shard.heads.size for shard in shards]}
 
 
 def _stages(plan: Plan, outcome: Outcome) -> tuple[StageSummary, ...]:

@@ -30,7 +30,7 @@ class Session:
         self._over: set[int] = set()
         self.ready: dict[int, Ready] = {}
         self.finished: dict[int, Finished] = {}
-        self.logits: dict[int, dict[int, bytes]] = {}
+        self._pieces: dict[int, dict[int, dict[int, bytes]]] = {}
 
     def __enter__(self) -> Session:
         return self
@@ -66,6 +66,14 @@ class Session:
                     if not left:
                         break
 
+    def logits(self, request: int) -> dict[int, bytes]:
+        """What a request's tokens were drawn from, by position: float32 [vocab], the ranks' rows put together.
+
+        Whole once `finish` has returned; empty where nobody asked for them.
+        """
+        shown = self._pieces.get(request, {})
+        return {position: b"".join(pieces[first] for first in sorted(pieces)) for position, pieces in shown.items()}
+
     def finish(self) -> Sequence[Finished]:
         """End the ranks in order; their last words, rank by rank."""
         self._tell(0, Finish())
@@ -97,7 +105,8 @@ class Session:
             self._explain(failures, gone)
         for message in messages:
             if isinstance(message, Logits):
-                self.logits.setdefault(message.request, {})[message.position] = message.values
+                shown = self._pieces.setdefault(message.request, {}).setdefault(message.position, {})
+                shown[message.first] = shown.get(message.first, b"") + message.values  # a rank may have no rows
         return messages
 
     def _drain(self, rank: int, messages: list[ToFront], gone: list[int]) -> None:
@@ -134,9 +143,14 @@ class Session:
         raise PeerLost(f"{self._name(gone[0])} ended before its work was done", gone[0])
 
     def _name(self, rank: int) -> str:
-        """``rank 1 (stage 1, layers 15 to 29)``."""
-        for number, stage in enumerate(self._plan.layout.stages):
-            if rank in stage.ranks:
-                first, end = stage.layers
-                return f"rank {rank} (stage {number}, layers {first} to {end - 1})"
-        return f"rank {rank}"
+        """``rank 1 (stage 1, layers 15 to 29)``; with its host, and in a tensor group ``tensor rank 1 of 2``."""
+        layout = self._plan.layout
+        if rank not in range(layout.ranks):
+            return f"rank {rank}"
+        number = layout.stage_of(rank)
+        first, end = layout.stages[number].layers
+        place = layout.tensor_group(number, rank).index(rank)
+        part = f", tensor rank {place} of {layout.tp}" if layout.tp > 1 else ""
+        host = self._ranks.places.hosts.get(rank)
+        where = f"host {host}, " if host else ""
+        return f"rank {rank} ({where}stage {number}, layers {first} to {end - 1}{part})"

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from plait.errors import ParityError
 from plait.generation.answer import Answer, Launch, Request, answer
 from plait.generation.launch import ProcessRanks
-from plait.generation.planning import free_memory
+from plait.generation.machine import Machine, ThisMachine
 from plait.planner.capacity import require_memory
 from plait.plans.layout import Layout, Stage
 from plait.plans.plan import Plan
@@ -50,25 +50,28 @@ def verify(
     tokens: int = 4,
     launch: Launch = ProcessRanks,
     reference: Launch = ProcessRanks,
+    machine: Machine | None = None,
 ) -> Verdict:
     """Run `prompt` through the plan and through one float32 process, greedily, and compare the logits.
 
     The error is max|a − b| ÷ max|b| of a token's logits. With bfloat16 stages the bound is what one bfloat16 process
-    is off itself, doubled. Errors: ParityError where the split is outside the bound,
-    CapacityError where one process cannot hold the model.
+    is off itself, doubled. `machine`: what the plan runs on; the one process runs here.
+
+    Errors: ParityError where the split is outside the bound, CapacityError where one process cannot hold the model.
     """
     request = Request(tuple(prompt), min(tokens, plan.context - len(prompt)), logits=True)
 
-    def run(one: Plan, start: Launch) -> Answer:
-        require_memory(one, index.spec, free_memory(one.layout))
+    def run(one: Plan, start: Launch, where: Machine) -> Answer:
+        require_memory(one, index.spec, where.free_bytes(one.layout))
         return answer(one, index, [request], start).answers[0]
 
-    whole = run(_one_process(plan, "float32"), reference)
+    here = ThisMachine()
+    whole = run(_one_process(plan, "float32"), reference, here)
     bound = FLOAT32_BOUND
     if any(stage.dtype == "bfloat16" for stage in plan.layout.stages):
-        rounding = _error(run(_one_process(plan, "bfloat16"), reference), whole)[0]
+        rounding = _error(run(_one_process(plan, "bfloat16"), reference, here), whole)[0]
         bound = max(bound, ROUNDING_FACTOR * rounding)
-    error, compared = _error(run(plan, launch), whole)
+    error, compared = _error(run(plan, launch, machine or here), whole)
     if not error <= bound:  # not a number is outside, too
         raise ParityError(
             f"the split's logits differ from one process's by {error:.2g} of the largest, "

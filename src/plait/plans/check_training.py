@@ -27,7 +27,7 @@ def check_training_plan(plan: TrainingPlan, spec: ModelSpec) -> None:
     stages = tuple(replace(stage, ranks=(index,)) for index, stage in enumerate(plan.layout.stages))
     check_layout(Layout({"pp": len(stages)}, stages, plan.layout.link_capacity), spec.layers)
     for index, stage in enumerate(plan.layout.stages):
-        check_stage(index, stage, spec)
+        check_stage(index, stage, plan.setup.split.tp)
 
 
 def _setup(setup: TrainingSetup) -> Iterator[str]:

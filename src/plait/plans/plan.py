@@ -40,7 +40,12 @@ def check_plan(plan: Plan, spec: ModelSpec) -> None:
     """The plan fits the model and itself, whether this version can run it or not. Errors: PlanError."""
     check_layout(plan.layout, spec.layers)
     for index, stage in enumerate(plan.layout.stages):
-        check_stage(index, stage, spec)
+        check_stage(index, stage, plan.layout.tp)
+    if plan.layout.sequence and plan.layout.tp == 1:
+        raise PlanError(
+            "the plan splits activations along the sequence over a tensor group, but tp is 1: "
+            "write sequence = false, or plan with --tp 2"
+        )
     for name in ("micro_batches", "slots", "context"):
         if getattr(plan, name) < 1:
             raise PlanError(f"{name} is {getattr(plan, name)}, but must be at least 1")
@@ -53,37 +58,38 @@ def check_plan(plan: Plan, spec: ModelSpec) -> None:
         )
 
 
-def check_stage(index: int, stage: Stage, spec: ModelSpec) -> None:
-    """Dtype, threads, devices and shares fit the stage's ranks and the model's heads. Errors: PlanError."""
+def check_stage(index: int, stage: Stage, tp: int = 1) -> None:
+    """Dtype, threads, devices and shares fit the stage's ranks and its tensor group. Errors: PlanError."""
     if stage.dtype not in DTYPE_BYTES:
         raise PlanError(f"stage {index}: unknown dtype {stage.dtype!r} (known: {', '.join(sorted(DTYPE_BYTES))})")
     if stage.threads < 1:
         raise PlanError(f"stage {index} has {stage.threads} threads, but needs at least 1")
     if stage.devices and len(stage.devices) != len(stage.ranks):
         raise PlanError(f"stage {index} has {len(stage.ranks)} ranks, but names {len(stage.devices)} devices")
-    if stage.shares and (sum(stage.shares) != spec.heads or min(stage.shares) < 1):
+    if stage.shares and (len(stage.shares) != tp or min(stage.shares) < 1):
         raise PlanError(
-            f"stage {index} gives its tensor group {' + '.join(map(str, stage.shares))} = {sum(stage.shares)} heads, "
-            f"but {spec.name} has {spec.heads} and every rank needs at least 1"
+            f"stage {index} has shares {', '.join(map(str, stage.shares))}, but its tensor group has {tp} "
+            f"rank{'s' if tp > 1 else ''}: write {tp} number{'s' if tp > 1 else ''} above 0, "
+            "in proportion to the devices' speed"
         )
 
 
 def check_runnable(plan: Plan, machine: str = LOCALHOST) -> None:
-    """What `plait generate` can run yet: stages alone, stage i on rank i, on the CPU of this machine.
+    """What `plait generate` can run yet: stages and tensor groups, rank after rank, on the CPU of this machine.
 
     `machine` is this host's own name, under which a plan may know it. Errors: PlanError, which says what is needed.
     """
-    split = {axis: size for axis, size in plan.layout.axes.items() if axis != "pp" and size != 1}
+    split = {axis: size for axis, size in plan.layout.axes.items() if axis not in ("pp", "tp") and size != 1}
     if split:
         ways = ", ".join(f"{axis} = {size}" for axis, size in split.items())
         flags = " ".join(f"--{axis} 1" for axis in split)
         raise PlanError(
-            f"the plan splits along {ways}, but only pp can be run yet: plan again with {flags}, "
+            f"the plan splits along {ways}, but only pp and tp can be run yet: plan again with {flags}, "
             "or look at this plan with plait simulate"
         )
     _check_host(plan, machine)
     for index, stage in enumerate(plan.layout.stages):
-        _check_stage_runs(index, stage)
+        _check_stage_runs(index, stage, plan.layout.tp)
 
 
 def _check_host(plan: Plan, machine: str) -> None:
@@ -100,9 +106,11 @@ def _check_host(plan: Plan, machine: str) -> None:
         )
 
 
-def _check_stage_runs(index: int, stage: Stage) -> None:
-    if stage.ranks != (index,):
-        raise PlanError(f"stage {index} is on ranks {list(stage.ranks)}, but must be on rank {index} alone")
+def _check_stage_runs(index: int, stage: Stage, tp: int) -> None:
+    group = tuple(range(index * tp, (index + 1) * tp))
+    if stage.ranks != group:
+        needed = f"rank {index} alone" if tp == 1 else f"ranks {list(group)}, in this order"
+        raise PlanError(f"stage {index} is on ranks {list(stage.ranks)}, but must be on {needed}")
     if stage.device != "cpu":
         raise PlanError(
             f"stage {index} is on device {stage.device!r}, but only 'cpu' can be run yet: plan for the CPU of this "
