@@ -60,6 +60,9 @@ def no_failures(outcomes: Sequence[Any]) -> list[Any]:
 class ThreadRanks:
     deaths = ("fail",)
 
+    def __init__(self, workers: Workers | None = None) -> None:
+        pass  # none are needed
+
     def run(self, program: Program, size: int, *, capacity: int = 2, **given: Any) -> list[Any]:
         endpoints = thread_mesh(size, capacity)
         outcomes: list[Any] = [None] * size
@@ -108,15 +111,14 @@ class Worker:
         self.process.wait()
 
 
-class ProcessRanks:
-    """Ranks as processes, which are kept from one run to the next."""
-
-    deaths: tuple[str, ...] = ("kill", "fail")
+class Workers:
+    """The processes of all transports, kept from one run to the next."""
 
     def __init__(self) -> None:
+        os.environ["GLOO_SOCKET_IFNAME"] = "lo" if sys.platform == "linux" else "lo0"
         self._workers: dict[int, Worker] = {}
 
-    def _worker(self, rank: int) -> Worker:
+    def of(self, rank: int) -> Worker:
         worker = self._workers.get(rank)
         if worker is None or worker.process.poll() is not None:
             if worker is not None:
@@ -124,12 +126,28 @@ class ProcessRanks:
             worker = self._workers[rank] = Worker()
         return worker
 
+    def close(self) -> None:
+        for worker in self._workers.values():
+            worker.channel.close()
+        for worker in self._workers.values():
+            worker.close()
+
+
+class ProcessRanks:
+    """Ranks as processes; `workers` may serve other transports too."""
+
+    deaths: tuple[str, ...] = ("kill", "fail")
+
+    def __init__(self, workers: Workers | None = None) -> None:
+        self._owned = workers is None
+        self._workers = Workers() if workers is None else workers
+
     def requests(self, size: int, capacity: int) -> Iterator[tuple[dict[str, Any], Sequence[int]]]:
         """What each rank needs to make its endpoint, and the descriptors with it."""
         raise NotImplementedError
 
     def run(self, program: Program, size: int, *, capacity: int = 2, **given: Any) -> list[Any]:
-        workers = [self._worker(rank) for rank in range(size)]
+        workers = [self._workers.of(rank) for rank in range(size)]
         file, name = program.__code__.co_filename, program.__name__
         for worker, (request, descriptors) in zip(workers, self.requests(size, capacity), strict=True):
             worker.start({"file": file, "program": name, "given": given, **request}, descriptors)
@@ -140,8 +158,8 @@ class ProcessRanks:
         return no_failures(outcomes)
 
     def close(self) -> None:
-        for worker in self._workers.values():
-            worker.close()
+        if self._owned:
+            self._workers.close()
 
 
 class ShmRanks(ProcessRanks):
@@ -155,9 +173,8 @@ class ShmRanks(ProcessRanks):
 class C10dRanks(ProcessRanks):
     """Over gloo on the loopback; the store is in this process."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+    def __init__(self, workers: Workers | None = None) -> None:
+        super().__init__(workers)
         self._store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
         self._runs = itertools.count()
 
@@ -170,6 +187,8 @@ class C10dRanks(ProcessRanks):
 class JoinedRanks(C10dRanks):
     """As under torchrun, over two hosts where there are more than two ranks: even ones on the first, odd ones not."""
 
+    deaths = ("fail",)  # kill is in test_joined.py: a new process for each takes seconds
+
     def requests(self, size: int, capacity: int) -> Iterator[tuple[dict[str, Any], Sequence[int]]]:
         hosts = [rank % 2 if size > 2 else 0 for rank in range(size)]
         where = {"hosts": hosts, "capacity": capacity, "port": self._store.port, "run": str(next(self._runs))}
@@ -177,7 +196,7 @@ class JoinedRanks(C10dRanks):
             yield {"joined": {"rank": rank, **where}}, ()
 
 
-TRANSPORTS: dict[str, Callable[[], Ranks]] = {
+TRANSPORTS: dict[str, Callable[[Workers], Ranks]] = {
     "threads": ThreadRanks,
     "shm": ShmRanks,
     "c10d": C10dRanks,

@@ -18,12 +18,14 @@ from typing import NoReturn, TypeVar
 import torch
 from typing_extensions import override
 
-from plait.comm.contract import DEFAULT_TIMEOUT_S, Endpoint, Group, Tag, Traffic, timed_out
+from plait.comm.contract import DEFAULT_TIMEOUT_S, Group, Tag, Traffic, timed_out
 from plait.comm.framed import FramedCollectives
 from plait.comm.frames import NOTHING, Frame, Kind, dtype_code
 from plait.comm.inbox import Inbox
 from plait.comm.link import host_tensor
 from plait.comm.lost import LEFT, SILENT, Gone, check_alive
+from plait.comm.nccl import DeviceGroup, NcclCollectives
+from plait.comm.routed import Collecting, Routed
 from plait.comm.waker import Waker
 from plait.comm.wire import Messages, Wire
 from plait.errors import RunError
@@ -45,6 +47,7 @@ class _Link:
         self.control: deque[bytes] = deque()
         self.steps: deque[tuple[int, torch.Tensor]] = deque()
         self.hello: tuple[int, int, int] | None = None
+        self.device = ""
         self.arrived = self.taken = self.dropped = 0
         self.messages = self.payload_bytes = self.control_bytes = 0
         self.taken_there = self.dropped_there = 0
@@ -97,7 +100,7 @@ class _Link:
         elif kind is Kind.CONTROL:
             self.control.append(payload.numpy().tobytes())
         elif kind is Kind.HELLO:
-            self.hello = frame.words
+            self.device, self.hello = text_of(payload), frame.words
         elif kind is not Kind.NOTE:
             self._left(frame, payload)
             return False
@@ -108,7 +111,7 @@ class _Link:
         if frame.kind is Kind.BYE:
             how = Gone(self.peer, LEFT, in_order=True)
         else:
-            how = Gone(frame.words[0], reason.numpy().tobytes().decode(errors="replace"), in_order=False)
+            how = Gone(frame.words[0], text_of(reason), in_order=False)
         self.wire.send(Kind.BYE)  # unless our own last frame is on its way
         self._endpoint.lose(self.peer, how)
 
@@ -116,8 +119,12 @@ class _Link:
         self._endpoint.lose(self.peer, Gone(self.peer, text or SILENT, in_order=False))
 
 
-class C10dEndpoint(Endpoint):
-    """One rank's side, on host number `host`. All ranks of the process group make theirs at the same time."""
+class C10dEndpoint(Routed):
+    """One rank's side, on host number `host`. All ranks of the process group make theirs at the same time.
+
+    `device`: what this rank's tensors live on, cpu or cuda. `open_devices` opens NCCL's group of the ranks given, which
+    all of them ask for at the same time.
+    """
 
     def __init__(
         self,
@@ -127,6 +134,8 @@ class C10dEndpoint(Endpoint):
         capacity: int,
         *,
         host: int = 0,
+        device: str = "cpu",
+        open_devices: Callable[[tuple[int, ...]], DeviceGroup] | None = None,
         timeout_s: float = HELLO_TIMEOUT_S,
     ) -> None:
         if size < 1 or capacity < 1:
@@ -138,6 +147,10 @@ class C10dEndpoint(Endpoint):
         self._lock = threading.Lock()
         self.hosts = [host] * size
         """The number of every rank's host."""
+        self.devices = [device] * size
+        """What every rank's tensors live on: cpu or cuda."""
+        self._open_devices = open_devices
+        self._device_groups: dict[tuple[int, ...], DeviceGroup] = {}
         self._has_left = False
         self._links = _Links(self, {other: _Link(self, group, other) for other in range(size) if other != rank})
         self._collectives = FramedCollectives(self)
@@ -148,7 +161,8 @@ class C10dEndpoint(Endpoint):
     def _greet(self, timeout_s: float) -> None:
         """Tell all others who we are, and hear it from them: from then on every link is known to work."""
         for link in self._links.values():
-            link.wire.send(Kind.HELLO, (VERSION, self.capacity, self.hosts[self.rank]))
+            words = (VERSION, self.capacity, self.hosts[self.rank])
+            link.wire.send(Kind.HELLO, words, tensor=bytes_tensor(self.devices[self.rank].encode()), owned=True)
         deadline = time.perf_counter() + timeout_s
         while missing := {link.peer for link in self._links.values() if not link.hello}:
             lost = {rank: how for rank, how in self.gone.items() if rank in missing}  # others may already be done
@@ -158,6 +172,7 @@ class C10dEndpoint(Endpoint):
             self.waker.sleep(LOOK_AGAIN_S)
         for other, link in self._links.items():
             version, capacity, self.hosts[other] = link.hello or (0, 0, 0)
+            self.devices[other] = link.device
             if (version, capacity) != (VERSION, self.capacity):
                 raise RunError(
                     f"rank {self.rank} talks version {VERSION} of the frames with capacity {self.capacity}, "
@@ -221,28 +236,21 @@ class C10dEndpoint(Endpoint):
         return steps.popleft() if steps else None
 
     @override
-    def all_reduce(self, group: Group, tensor: torch.Tensor) -> torch.Tensor:
-        return self._collectives.all_reduce(group, tensor)
+    def collectives_of(self, group: Group) -> Collecting:
+        return self.on_devices(group, self._collectives)
 
-    @override
-    def reduce_scatter(self, group: Group, tensor: torch.Tensor, sizes: Sequence[int]) -> torch.Tensor:
-        return self._collectives.reduce_scatter(group, tensor, sizes)
+    def on_devices(self, group: Group, usual: Collecting) -> Collecting:
+        """The `usual` collectives, or NCCL's where the group is one of CUDA devices."""
+        if self._open_devices is None or len(group.ranks) == 1:
+            return usual
+        if any(self.devices[rank] != "cuda" for rank in group.ranks):
+            return usual
+        if group.ranks not in self._device_groups:
+            self._device_groups[group.ranks] = self._open_devices(group.ranks)
+        return NcclCollectives(self._device_groups[group.ranks], group.ranks.index(self.rank), usual, self._count)
 
-    @override
-    def all_gather(self, group: Group, tensor: torch.Tensor, sizes: Sequence[int]) -> torch.Tensor:
-        return self._collectives.all_gather(group, tensor, sizes)
-
-    @override
-    def all_to_all(self, group: Group, pieces: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        return self._collectives.all_to_all(group, pieces)
-
-    @override
-    def broadcast(self, group: Group, tensor: torch.Tensor, source: int) -> torch.Tensor:
-        return self._collectives.broadcast(group, tensor, source)
-
-    @override
-    def barrier(self, group: Group) -> None:
-        self._collectives.barrier(group)
+    def _count(self, to: int, payload_bytes: int) -> None:
+        self._links[to].payload_bytes += payload_bytes
 
     # --- life -------------------------------------------------------------------------------------------
 
@@ -285,7 +293,10 @@ class C10dEndpoint(Endpoint):
         while not all(link.wire.ended for link in links) and time.perf_counter() < deadline:
             self.waker.sleep(LOOK_AGAIN_S)
         self._links.clear()
-        if all(link.wire.ended for link in links):
+        self._device_groups.clear()
+        for link in links:
+            link.wire.release(LAST_WORDS_S)
+        if not self._elsewhere:
             self.waker.close()
 
     def unknown(self, other: int) -> RunError:
@@ -309,3 +320,8 @@ class _Links(dict[int, _Link]):
 def bytes_tensor(data: bytes) -> torch.Tensor:
     """The bytes as a tensor of their own."""
     return torch.frombuffer(bytearray(data), dtype=torch.uint8) if data else NOTHING
+
+
+def text_of(tensor: torch.Tensor) -> str:
+    """The text whose bytes these are."""
+    return tensor.numpy().tobytes().decode(errors="replace")

@@ -10,12 +10,14 @@ torch.distributed has no authentication, and its store believes whoever connects
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import re
 from collections.abc import Mapping
 from datetime import timedelta
 from typing import NamedTuple, cast
 
+import torch
 from torch.distributed import ProcessGroupGloo
 from torch.distributed.distributed_c10d import PrefixStore, Store
 from torch.distributed.rendezvous import rendezvous
@@ -24,6 +26,8 @@ from plait.comm.c10d import C10dEndpoint
 from plait.comm.contract import Endpoint, Group
 from plait.comm.descriptors import share_mesh
 from plait.comm.joined import Joined
+from plait.comm.keepalive import kept_alive
+from plait.comm.nccl import DeviceGroup
 from plait.comm.wire import Messages
 from plait.errors import RunError, UsageError
 
@@ -134,31 +138,57 @@ def _checked(one: Environment) -> Environment:
 
 
 def join(
-    environment: Environment, capacity: int, threads: int | None = None, timeout_s: float = CONNECT_TIMEOUT_S
+    environment: Environment,
+    capacity: int,
+    threads: int | None = None,
+    *,
+    device: str = "cpu",
+    timeout_s: float = CONNECT_TIMEOUT_S,
 ) -> Endpoint:
     """The endpoint of this rank, once all ranks of the run have called this with the same capacity.
 
     `threads`: how many the ranks of this host compute with, taken together; one each where it is not given.
+    `device`: what this rank's tensors live on, cpu or cuda; groups of cuda alone use NCCL (untested as yet).
+
     Errors: RunError where the ranks cannot connect within the time.
     """
     try:
-        return _join(environment, capacity, threads, timeout_s)
+        return _join(environment, capacity, threads, device, timeout_s)
     except RunError:
         raise
     except RuntimeError as error:  # torch.distributed's
         raise _unreachable(environment, timeout_s, error) from error
 
 
-def _join(here: Environment, capacity: int, threads: int | None, timeout_s: float) -> Endpoint:
+def _join(here: Environment, capacity: int, threads: int | None, device: str, timeout_s: float) -> Endpoint:
     store = _store(here, timeout_s)
-    group: object = ProcessGroupGloo(store, here.rank, here.size, timedelta(seconds=timeout_s))
-    far = C10dEndpoint(cast(Messages, group), here.rank, here.size, capacity, host=here.host, timeout_s=timeout_s)
+    with kept_alive():
+        group: object = ProcessGroupGloo(store, here.rank, here.size, timedelta(seconds=timeout_s))
+    far = C10dEndpoint(
+        cast(Messages, group),
+        here.rank,
+        here.size,
+        capacity,
+        host=here.host,
+        device=device,
+        open_devices=functools.partial(_nccl, store, here.rank),
+        timeout_s=timeout_s,
+    )
     with contextlib.ExitStack() as undo:
         undo.push(far)
         endpoint = _with_neighbours(far, store, capacity, threads, timeout_s)
         endpoint.barrier(Group(tuple(range(here.size))))  # rank 0 may hold the store: from here on nobody needs it
         undo.pop_all()
     return endpoint
+
+
+def _nccl(store: Store, rank: int, ranks: tuple[int, ...]) -> DeviceGroup:
+    """NCCL among these ranks."""
+    make = getattr(torch.distributed, "ProcessGroupNCCL", None)
+    if make is None:
+        raise RunError("groups of CUDA devices need NCCL, which this torch was built without: install torch for CUDA")
+    name = "-".join(map(str, ranks))
+    return cast(DeviceGroup, make(PrefixStore(f"nccl/{name}", store), ranks.index(rank), len(ranks), make.Options()))
 
 
 def _with_neighbours(far: C10dEndpoint, store: Store, capacity: int, threads: int | None, timeout_s: float) -> Endpoint:

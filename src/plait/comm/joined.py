@@ -15,12 +15,13 @@ from typing_extensions import override
 from plait.comm.c10d import C10dEndpoint
 from plait.comm.contract import DEFAULT_TIMEOUT_S, Endpoint, Group, Tag, Traffic
 from plait.comm.framed import FramedCollectives
+from plait.comm.routed import Collecting, Routed
 from plait.comm.shm import ShmEndpoint
 
 T = TypeVar("T")
 
 
-class Joined(Endpoint):
+class Joined(Routed):
     """`near`, a mesh of the ranks `ranks` (ascending) on this host, as a part of `far`, that of all ranks.
 
     It takes both over. Numbers of ranks are those of `far`, in every error too.
@@ -88,33 +89,10 @@ class Joined(Endpoint):
         """See `framed.Steps`."""
         return self._far.came(source)
 
-    def _of(self, group: Group) -> ShmEndpoint | FramedCollectives:
-        """Whose collectives the group uses."""
-        return self._near if self._here.issuperset(group.ranks) else self._framed
-
     @override
-    def all_reduce(self, group: Group, tensor: torch.Tensor) -> torch.Tensor:
-        return self._of(group).all_reduce(group, tensor)
-
-    @override
-    def reduce_scatter(self, group: Group, tensor: torch.Tensor, sizes: Sequence[int]) -> torch.Tensor:
-        return self._of(group).reduce_scatter(group, tensor, sizes)
-
-    @override
-    def all_gather(self, group: Group, tensor: torch.Tensor, sizes: Sequence[int]) -> torch.Tensor:
-        return self._of(group).all_gather(group, tensor, sizes)
-
-    @override
-    def all_to_all(self, group: Group, pieces: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        return self._of(group).all_to_all(group, pieces)
-
-    @override
-    def broadcast(self, group: Group, tensor: torch.Tensor, source: int) -> torch.Tensor:
-        return self._of(group).broadcast(group, tensor, source)
-
-    @override
-    def barrier(self, group: Group) -> None:
-        self._of(group).barrier(group)
+    def collectives_of(self, group: Group) -> Collecting:
+        usual = self._near if self._here.issuperset(group.ranks) else self._framed
+        return self._far.on_devices(group, usual)
 
     # --- life -------------------------------------------------------------------------------------------
 
@@ -136,3 +114,4 @@ class Joined(Endpoint):
         # first far: ranks of this host that wait for frames of ours must not hear of our end before them
         self._far.close()
         self._near.close()
+        self._far.waker.close()  # the near one slept on it

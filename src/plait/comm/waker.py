@@ -27,7 +27,7 @@ class Waker:
 
     def hear(self) -> None:
         """Take what was rung. Whoever calls this looks once more before it sleeps."""
-        with contextlib.suppress(BlockingIOError):
+        with contextlib.suppress(OSError):  # nothing there, or closed
             os.read(self.descriptor, 64)
         self._rung = False
 
@@ -39,6 +39,6 @@ class Waker:
     def close(self) -> None:
         """Give the descriptors back."""
         if self.descriptor >= 0:
-            os.close(self.descriptor)
-            os.close(self._write)
-            self.descriptor = self._write = -1
+            descriptors, self.descriptor, self._write = (self.descriptor, self._write), -1, -1
+            for descriptor in descriptors:
+                os.close(descriptor)

@@ -7,6 +7,7 @@ thread and are never waited for: their memory is kept until the other side says 
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -50,6 +51,16 @@ class Messages(Protocol):
         """Start a receive."""
 
 
+class Nobody:
+    """The connection of who has left."""
+
+    def send(self, tensors: list[torch.Tensor], dstRank: int, tag: int) -> Work:  # noqa: N803
+        """See `Messages`."""
+        raise RuntimeError("closed")
+
+    recv = send
+
+
 class Wire:
     """The frames between this rank and `peer`. `lock` guards it, and what `heard` and `counters` touch.
 
@@ -72,20 +83,37 @@ class Wire:
         self._group, self._peer = group, peer
         self._counters, self._heard, self._lost = counters, heard, lost
         self._kept: deque[tuple[int, list[Work], list[torch.Tensor]]] = deque()
+        self._ring = [bytearray(FRAME_BYTES) for _ in range(DEPTH)]
+        self._open: list[Work] = []
         self._sent = self._seen = self._said = 0
         self._closed = False
         self._thread = threading.Thread(target=self._listen, name=f"wire-{peer}", daemon=True)
 
     def start(self) -> None:
         """Begin to listen, and to talk."""
-        self._ring = [bytearray(FRAME_BYTES) for _ in range(DEPTH)]
-        self._open = [self._receive(memory) for memory in self._ring]
+        try:
+            self._open = [self._receive(memory) for memory in self._ring]
+        except RuntimeError:
+            self._lost("")
+            return
         self._thread.start()
 
     @property
     def ended(self) -> bool:
         """Whether nothing comes any more."""
         return not self._thread.is_alive()
+
+    def release(self, timeout_s: float) -> None:
+        """Once nothing comes any more: let go of the connection, when our last frame is on its way."""
+        if not self.ended:
+            return
+        with contextlib.suppress(RuntimeError):
+            for _, works, _ in self._kept:
+                for work in works:
+                    work.wait(timedelta(seconds=timeout_s))
+        self._kept.clear()
+        self._open.clear()
+        self._group = Nobody()
 
     # --- sending ----------------------------------------------------------------------------------------
 
