@@ -10,8 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from plait.errors import RequestError
+from plait.nn.filters import keep
+from plait.nn.group import Alone
 from plait.nn.hashing import fold, gumbel, mix
-from plait.nn.sampling import _kept, sample
+from plait.nn.sampling import sample
 from plait.plans.sampling import SamplingParams
 
 GREEDY = SamplingParams()
@@ -52,6 +54,10 @@ def test_a_draw_depends_on_seed_request_and_position_and_on_nothing_else() -> No
     assert len({int(sample(flat, [params], [request], [position])) for params, request, position in keys}) == 4
 
 
+def kept_of(scores: torch.Tensor, params: SamplingParams) -> list[int]:
+    return keep([scores], [params], Alone())[0].ids(scores).tolist()
+
+
 def kept_by_definition(scores: list[float], params: SamplingParams) -> list[int]:
     order = sorted(range(len(scores)), key=lambda i: (-scores[i], i))[: params.top_k or len(scores)]
     total = sum(math.exp(scores[i]) for i in order)
@@ -72,16 +78,15 @@ def kept_by_definition(scores: list[float], params: SamplingParams) -> list[int]
 )
 def test_filters_keep_what_their_definitions_say(scores: list[float], top_k: int, top_p: float) -> None:
     params = SamplingParams(1.0, top_p=top_p, top_k=top_k)
-    kept = _kept(torch.tensor(scores), params)
-    assert (list(range(len(scores))) if kept is None else kept.tolist()) == kept_by_definition(scores, params)
+    assert kept_of(torch.tensor(scores), params) == kept_by_definition(scores, params)
 
 
 def test_a_nucleus_wider_than_the_first_look() -> None:
     scores = torch.zeros(5000)
     scores[123] = 1.0
-    kept = _kept(scores, SamplingParams(1.0, top_p=0.5))
-    assert kept is not None
-    assert kept.tolist() == kept_by_definition(scores.tolist(), SamplingParams(1.0, top_p=0.5))
+    assert kept_of(scores, SamplingParams(1.0, top_p=0.5)) == kept_by_definition(
+        scores.tolist(), SamplingParams(1.0, top_p=0.5)
+    )
 
 
 def test_filtered_tokens_are_never_drawn() -> None:

@@ -17,6 +17,8 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 from plait.plans.round import Row
+from plait.spec.model import ModelSpec
+from plait.spec.shards import Shard
 
 BLOCK = 64
 """Positions that key ranges of decoding rows are rounded out to: the grid that prompts are cut on."""
@@ -117,11 +119,35 @@ def seen(found: list[Span], data: Tensor) -> list[Seen]:
     return views
 
 
-def attend(queries: Tensor, views: list[Seen], layer: int) -> Tensor:
+class Padding(NamedTuple):
+    """Query heads of zeros before and after a rank's own, so that all of its KV heads have equally many."""
+
+    before: int
+    after: int
+
+
+def padding(spec: ModelSpec, shard: Shard) -> Padding | None:
+    """What a rank's query heads need; None where attention takes them as they are."""
+    group = spec.heads // spec.kv_heads
+    (first, end), (kv_first, kv_end) = shard.heads, shard.kv_heads
+    found = Padding(first - kv_first * group, kv_end * group - end)
+    regular = kv_end - kv_first < 2 or found == (0, 0) or (kv_end - kv_first == 2 and found.before == found.after)
+    return None if regular else found
+
+
+def attend(queries: Tensor, views: list[Seen], layer: int, pad: Padding | None = None) -> Tensor:
     """Attention of all tokens in a layer (its place in the stage): [T, heads, head_dim] to [T, heads × head_dim]."""
+    if pad is not None:
+        return _attend_padded(queries, views, layer, pad)
     if len(views) == 1:
         return _attend(queries, views[0], layer)
     return torch.cat([_attend(queries[one.span.first : one.span.end], one, layer) for one in views])
+
+
+def _attend_padded(queries: Tensor, views: list[Seen], layer: int, pad: Padding) -> Tensor:
+    tokens, heads, head_dim = queries.shape
+    mixed = attend(torch.nn.functional.pad(queries, (0, 0, *pad)), views, layer)
+    return mixed.view(tokens, -1, head_dim)[:, pad.before : pad.before + heads].reshape(tokens, -1)
 
 
 def _attend(queries: Tensor, one: Seen, layer: int) -> Tensor:

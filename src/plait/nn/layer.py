@@ -11,9 +11,10 @@ from torch import Tensor
 from plait.nn.attention import Seen, attend
 from plait.nn.linear import make_linear
 from plait.nn.mlp import Part, make_inner
-from plait.nn.norms import Norm, make_norm
+from plait.nn.norms import Norm, RMSNorm, make_norm
 from plait.nn.rope import interleave
 from plait.spec.model import ModelSpec
+from plait.spec.shards import Shard
 
 
 class Step(NamedTuple):
@@ -22,6 +23,7 @@ class Step(NamedTuple):
     rotation: Tensor | None  # complex [T, 1, head_dim / 2]
     seen: Mapping[int | None, list[Seen]]  # by window
     places: Places
+    sizes: tuple[int, ...] = ()  # rows of each rank, where activations are split over a tensor group
 
 
 class Places(NamedTuple):
@@ -65,22 +67,34 @@ class Weights:
 
 
 class Layer:
-    """Layer `number` of the model, at `place` in its stage. It writes keys and values into the cache in place."""
+    """Layer `number` of the model, at `place` in its stage. It writes keys and values into the cache in place.
 
-    def __init__(self, spec: ModelSpec, weights: Weights, number: int, place: int, packed: bool) -> None:
-        self._window, self._place, self._head_dim = spec.windows[number], place, spec.head_dim
-        self._turned = spec.heads + spec.kv_heads
-        self._parts = [spec.heads, 2 * spec.kv_heads]
+    `weights` are those of a `shard`, which is all of the layer here; `plait.nn.sharded` has the layer of several ranks.
+    """
+
+    def __init__(self, spec: ModelSpec, shard: Shard, weights: Weights, number: int, place: int, packed: bool) -> None:
+        heads, kv_heads = shard.heads.size, shard.kv_heads.size
+        self._window, self._place = spec.windows[number], place
+        self._turned = heads + kv_heads
+        self._parts = [heads, 2 * kv_heads]
+        self._shape = (heads + 2 * kv_heads, spec.head_dim)
         self._post = spec.norm_placement == "post"
         layer_norm = spec.norm == "layer"
         self._attn_norm: Norm = make_norm(*weights.part("attn_norm"), spec.norm_eps, layer_norm)
         self._mlp_norm: Norm = make_norm(*weights.part("mlp_norm"), spec.norm_eps, layer_norm)
-        self._qk_norm = _QKNorm(spec, weights) if spec.qk_norm is not None else None
+        self._qk_norm = self._make_qk_norm(spec, shard, weights)
         self._qkv = make_linear(*_fused_qkv(spec, weights), packed)
-        self._o = make_linear(*weights.part("o"), packed)
+        self._o = make_linear(*self._reduced(weights.part("o")), packed)
         gate = weights.part("gate") if spec.mlp == "gated" else None
         self._inner = make_inner(spec, gate, weights.part("up"), packed)
-        self._down = make_linear(*weights.part("down"), packed)
+        self._down = make_linear(*self._reduced(weights.part("down")), packed)
+
+    def _make_qk_norm(self, spec: ModelSpec, shard: Shard, weights: Weights) -> QKNorm | None:
+        return None if spec.qk_norm is None else QKNorm(spec, shard, weights)
+
+    def _reduced(self, part: Part) -> Part:
+        """A weight that is cut along its inputs: what of it, and of its bias, goes into the product."""
+        return part
 
     def __call__(self, x: Tensor, step: Step, wanted: Wanted | None = None) -> Tensor:
         """[T, hidden] to [T, hidden], or to what is `wanted` alone."""
@@ -96,8 +110,10 @@ class Layer:
 
     def store(self, x: Tensor, step: Step) -> Tensor:
         """Keys and values of `x` go into the cache; its queries [T, heads, head_dim] come back."""
-        qkv = self._qkv(x if self._post else self._attn_norm(x))
-        qkv = qkv.view(x.shape[0], -1, self._head_dim)  # [T, heads + 2 kv_heads, head_dim]
+        return self._store(x if self._post else self._attn_norm(x), step)
+
+    def _store(self, normed: Tensor, step: Step) -> Tensor:
+        qkv = self._qkv(normed).view(normed.shape[0], *self._shape)  # [T, heads + 2 kv_heads, head_dim]
         if self._qk_norm is not None:
             self._qk_norm(qkv)
         if step.rotation is not None:
@@ -110,28 +126,29 @@ class Layer:
 def rotate(heads: Tensor, rotation: Tensor) -> None:
     """Rotate `heads` [T, n, head_dim] in place by complex factors [T, 1, head_dim / 2], in their precision."""
     wide = heads.float() if heads.dtype == torch.bfloat16 else heads
-    torch.view_as_complex(wide.view(*wide.shape[:2], -1, 2)).mul_(rotation)
+    tokens, count, head_dim = wide.shape
+    torch.view_as_complex(wide.view(tokens, count, head_dim // 2, 2)).mul_(rotation)
     if wide is not heads:
         heads.copy_(wide)
 
 
-class _QKNorm:
+class QKNorm:
     """RMSNorm of queries and keys, by head or over the whole projection."""
 
-    def __init__(self, spec: ModelSpec, weights: Weights) -> None:
-        self._spec = spec
-        self._query = self._make("q_norm", weights)
-        self._key = self._make("k_norm", weights)
+    def __init__(self, spec: ModelSpec, shard: Shard, weights: Weights) -> None:
+        self.full = spec.qk_norm == "full"
+        self.heads, self.both = shard.heads.size, shard.heads.size + shard.kv_heads.size
+        self.query = self._make(spec, "q_norm", spec.heads, weights)
+        self.key = self._make(spec, "k_norm", spec.kv_heads, weights)
 
-    def _make(self, name: str, weights: Weights) -> Norm:
-        spec = self._spec
+    def _make(self, spec: ModelSpec, name: str, heads: int, weights: Weights) -> RMSNorm:
         weight, _ = weights.part(name)
-        return make_norm(_paired(spec, weight), None, spec.norm_eps, layer=False)
+        return RMSNorm(_paired(spec, weight), spec.norm_eps, spec.head_dim * (heads if self.full else 1))
 
     def __call__(self, qkv: Tensor) -> None:
-        heads, both = self._spec.heads, self._spec.heads + self._spec.kv_heads
-        for norm, part in ((self._query, qkv[:, :heads]), (self._key, qkv[:, heads:both])):
-            if self._spec.qk_norm == "full":
+        """Normalise the queries and keys of [T, heads + 2 kv_heads, head_dim] in place."""
+        for norm, part in ((self.query, qkv[:, : self.heads]), (self.key, qkv[:, self.heads : self.both])):
+            if self.full:
                 part.copy_(norm(part.flatten(1)).view_as(part))
             else:
                 part.copy_(norm(part))

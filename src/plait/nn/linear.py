@@ -84,5 +84,5 @@ def packs(dtype: torch.dtype, device: torch.device, rows: int) -> bool:
 
 
 def make_linear(weight: Tensor, bias: Tensor | None, packed: bool) -> Linear:
-    """A linear of `weight` [out, in], which the caller lets go."""
-    return Packed(weight, bias) if packed else Columns(weight, bias)
+    """A linear of `weight` [out, in], which the caller lets go. A rank of a tensor group may hold none of it."""
+    return Packed(weight, bias) if packed and weight.numel() else Columns(weight, bias)

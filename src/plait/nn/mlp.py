@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import gelu, silu
 
-from plait.nn.linear import Columns, Linear, Packed
+from plait.nn.linear import Linear, Packed, make_linear
 from plait.spec.model import ModelSpec
 
 
@@ -61,14 +61,13 @@ Part = tuple[Tensor, Tensor | None]
 
 def make_inner(spec: ModelSpec, gate: Part | None, up: Part, packed: bool) -> Inner:
     """The inner half for `spec`; `gate` is None in a plain MLP."""
-    make = Packed if packed else Columns
     activation = _activation(spec)
     if gate is None:
-        return Plain(make(*up), activation)
-    if packed and spec.activation == "silu":
+        return Plain(make_linear(*up, packed), activation)
+    if packed and spec.activation == "silu" and up[0].numel():
         return GatedPacked(Packed(*gate), Packed(*up))
     bias = None if gate[1] is None or up[1] is None else torch.cat([gate[1], up[1]])
-    return Gated(make(torch.cat([gate[0], up[0]]), bias), activation)
+    return Gated(make_linear(torch.cat([gate[0], up[0]]), bias, packed), activation)
 
 
 def _activation(spec: ModelSpec) -> Callable[[Tensor], Tensor]:

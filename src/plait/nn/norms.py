@@ -18,8 +18,9 @@ class RMSNorm:
     hypotenuse of that and a constant, a division, a product. Twice as fast for one row, five times for 512.
     """
 
-    def __init__(self, weight: Tensor, eps: float) -> None:
-        size = len(weight)
+    def __init__(self, weight: Tensor, eps: float, size: int | None = None) -> None:
+        """`size`: of the row, where `weight` is a rank's part of it (`of_length`)."""
+        size = len(weight) if size is None else size
         self._wide = torch.promote_types(weight.dtype, torch.float32)
         self._weight = weight.to(self._wide) * size**0.5
         self._root_eps = torch.tensor((eps * size) ** 0.5, dtype=self._wide, device=weight.device)
@@ -29,6 +30,15 @@ class RMSNorm:
         wide = x.to(self._wide)
         length = torch.linalg.vector_norm(wide, dim=-1, keepdim=True)
         return torch.div(wide, torch.hypot(length, self._root_eps)).mul_(self._weight).to(x.dtype)
+
+    def squares(self, x: Tensor) -> Tensor:
+        """The sum of the squares over the last dimension, in max(float32, dtype): [..., size] to [...]."""
+        lengths: Tensor = torch.linalg.vector_norm(x.to(self._wide), dim=-1)
+        return lengths.square_()
+
+    def of_length(self, x: Tensor, length: Tensor) -> Tensor:
+        """A part [..., part] of rows whose whole `length` is [..., 1]."""
+        return torch.div(x.to(self._wide), torch.hypot(length, self._root_eps)).mul_(self._weight).to(x.dtype)
 
 
 class LayerNorm:

@@ -23,7 +23,7 @@ def interleave(rows: Tensor, head_dim: int, dims: int) -> Tensor:
     order = torch.arange(head_dim, device=rows.device)
     order[0:dims:2] = torch.arange(half, device=rows.device)
     order[1:dims:2] = torch.arange(half, dims, device=rows.device)
-    return rows.view(-1, head_dim, *rows.shape[1:])[:, order].flatten(0, 1)
+    return rows.view(len(rows) // head_dim, head_dim, *rows.shape[1:])[:, order].flatten(0, 1)
 
 
 def rotations(rope: Rope, head_dim: int, positions: int, dtype: torch.dtype) -> Tensor:
