@@ -27,7 +27,7 @@ class Products:
     def add(self, weight: Parameter, gradient: Tensor, inputs: Tensor, scale: float = 1.0) -> None:
         """weight's gradient += scale · gradientᵀ · inputs."""
         if self.later:
-            self._waiting.append((weight, gradient, inputs, scale))
+            self._waiting.append((weight, gradient.detach(), inputs.detach(), scale))
         else:
             weight.add_product(gradient, inputs, scale)
 
