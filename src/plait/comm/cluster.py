@@ -62,7 +62,7 @@ def environment(variables: Mapping[str, str] | None = None) -> Environment | Non
     given = _Variables(os.environ if variables is None else variables)
     if "RANK" in given.all or "WORLD_SIZE" in given.all:
         return _torchrun(given)
-    if "SLURM_PROCID" in given.all and given.number("SLURM_NTASKS", "SLURM_STEP_NUM_TASKS") > 1:
+    if "SLURM_PROCID" in given.all and given.number("SLURM_STEP_NUM_TASKS", "SLURM_NTASKS") > 1:
         return _slurm(given)
     return None
 
@@ -111,7 +111,7 @@ def _torchrun(given: _Variables) -> Environment:
 
 
 def _slurm(given: _Variables) -> Environment:
-    rank, size = given.number("SLURM_PROCID"), given.number("SLURM_NTASKS", "SLURM_STEP_NUM_TASKS")
+    rank, size = given.number("SLURM_PROCID"), given.number("SLURM_STEP_NUM_TASKS", "SLURM_NTASKS")
     host, local_rank = given.number("SLURM_NODEID"), given.number("SLURM_LOCALID")
     counts = _tasks(given.all.get("SLURM_STEP_TASKS_PER_NODE") or given.all.get("SLURM_TASKS_PER_NODE") or "")
     local_size = counts[host] if host < len(counts) else local_rank + 1
