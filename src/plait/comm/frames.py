@@ -17,10 +17,9 @@ from plait.comm.calls import CODES, DTYPES
 from plait.comm.link import MAX_DIMENSIONS, cannot_travel
 from plait.comm.region import move
 from plait.errors import RunError
-from plait.plans.exchanges import AT_ONCE_BYTES
 
-INLINE_BYTES = AT_ONCE_BYTES
-"""The largest payload inside a frame: what ranks add at once."""
+INLINE_BYTES = 1 << 16
+"""The largest payload inside a frame. One that follows costs a turn more: its receiver opens the receive then."""
 
 CHUNK_BYTES = 1 << 30
 
