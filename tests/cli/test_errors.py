@@ -30,6 +30,32 @@ CASES = [
         "31 stages were asked for, but the model has 30 layers and every stage needs at least one: "
         "1 too many (--pp 30 is the most)",
     ),
+    (
+        ["generate", "hi", "--tp", "0"],
+        "--tp 0 was asked for, but a layer needs at least one rank: --tp 1 leaves it whole",
+    ),
+    (
+        ["generate", "hi", "--tp", "2", "--shares", "2,x"],
+        "--shares '2,x' is not a list of whole numbers: write one for each rank of a tensor group, in proportion to "
+        "its speed, as in 2,1",
+    ),
+    (
+        ["generate", "hi", "--tensor", "3", "--shares", "2,1"],
+        "--shares 2,1 is for 2 ranks, but --tp makes groups of 3: --tp 2, or 3 numbers",
+    ),
+    (
+        ["generate", "hi", "--shares", "2,0"],
+        "--shares 2,0 gives rank 1 of a group nothing: every share is at least 1",
+    ),
+    (
+        ["generate", "hi", "--sequence"],
+        "--sequence splits activations over the ranks of a tensor group, but --tp is 1: --tp 2 makes one",
+    ),
+    (
+        ["generate", "hi", "--model", "llama3-70b"],
+        "llama3-70b is a preset: figures to plan with, without weights to run; give the model itself with --model "
+        "(a directory, a .gguf file or a Hugging Face id)",
+    ),
     (["generate", "hi", "--pp", "0"], "0 stages were asked for, but there must be at least 1"),
     (
         ["generate", "hi", "--schedule", "pipeline"],
@@ -60,6 +86,10 @@ CASES = [
         ["generate", "hi", "--plan", "nothere.toml", "--pp", "2", "--dtype", "bfloat16"],
         "the plan file decides on the split, so --stages, --dtype cannot be given beside --plan",
     ),
+    (
+        ["generate", "hi", "--plan", "nothere.toml", "--tp", "2", "--shares", "2,1", "--sequence"],
+        "the plan file decides on the split, so --tp, --shares, --sequence cannot be given beside --plan",
+    ),
     (["generate", "hi", "--run", "/proc/nowhere"], "--run /proc/nowhere cannot be made: No such file or directory"),
     (["simulate", "nothere.toml"], "plan file nothere.toml: no such file"),
     (["generate", "hi", "--plan", "nothere.toml"], "plan file nothere.toml: no such file"),
@@ -72,6 +102,19 @@ def test_usage(plait: Plait, arguments: list[str], message: str) -> None:
     assert made.stderr == f"error: {message}\n"
     assert made.stdout == ""
     assert made.returncode == 2
+
+
+def test_a_plan_of_a_preset_has_no_weights(plait: Plait, tmp_path: Path) -> None:
+    plan = tmp_path / "plan.toml"
+    made = plait("plan", "llama3-8b", "--cluster", "h100", "--gpus", 2, "--prompt", 64, "--max-tokens", 16, "-o", plan)
+    assert made.returncode == 0, made.stderr
+    made = plait("generate", "hi", "--plan", plan)
+    assert (made.returncode, made.stdout) == (2, "")
+    assert made.stderr == (
+        "error: the plan is for llama3-8b, which is a preset: figures to plan with, without weights to run; give the "
+        "model itself with --model (a directory, a .gguf file or a Hugging Face id), or look at the plan with "
+        "plait simulate\n"
+    )
 
 
 def test_unknown_options_and_verbs_name_the_nearest(plait: Plait) -> None:

@@ -54,6 +54,8 @@ def test_the_json_of_generate(result: dict[str, Any], run_directory: Path) -> No
 def test_the_plan_in_the_json(result: dict[str, Any]) -> None:
     plan = result["plan"]
     assert plan["schedule"] == "pipelined"
+    assert (plan["tp"], plan["sequence"]) == (1, False)
+    assert not {"shares", "heads"} & set(plan["stages"][0])
     assert plan["micro_batches"] in (1, 2)
     assert plan["reason"]
     first, second = plan["stages"]
@@ -68,6 +70,38 @@ def test_the_plan_in_the_json(result: dict[str, Any]) -> None:
 def test_measured_bytes_are_the_predicted_ones(result: dict[str, Any]) -> None:
     """Counted where the transport writes, against the rules: equal, or one of them is wrong."""
     assert result["measured"]["comm_bytes"] == result["predicted"]["comm_bytes"] > 0
+
+
+@pytest.fixture(scope="module")
+def grouped(plait: Plait, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """Two tensor groups of uneven shares, from the command line to the JSON."""
+    made = plait(
+        *("generate", "What is the capital of France?", "--pp", 2, "--tp", 2, "--shares", "2,1", "--sequence"),
+        *("--threads", 1, "--max-tokens", 9, "--json", "--run", tmp_path_factory.mktemp("grouped") / "run"),
+    )
+    assert made.returncode == 0, made.stderr
+    values: dict[str, Any] = json.loads(made.stdout)
+    return values
+
+
+def test_tensor_groups_give_the_same_tokens_and_the_predicted_bytes(grouped: dict[str, Any]) -> None:
+    assert grouped["requests"][0]["tokens"] == FRANCE
+    assert grouped["measured"]["comm_bytes"] == grouped["predicted"]["comm_bytes"] > 0
+
+
+def test_the_plan_of_tensor_groups_in_the_json(grouped: dict[str, Any]) -> None:
+    assert (grouped["plan"]["tp"], grouped["plan"]["sequence"]) == (2, True)
+    first, second = grouped["plan"]["stages"]
+    assert (first["ranks"], second["ranks"]) == ([0, 1], [2, 3])
+    for stage in (first, second):
+        assert (stage["shares"], stage["heads"], stage["threads"]) == ([2, 1], [6, 3], 1)
+        assert stage["peak_bytes"] < 1.3 * stage["weight_bytes"] + 400e6
+
+
+def test_a_plan_file_of_tensor_groups_runs_again(plait: Plait, grouped: dict[str, Any]) -> None:
+    again = plait("generate", "Hi", "--plan", Path(grouped["run"]) / "plan.toml", "--max-tokens", 2, "--json")
+    assert again.returncode == 0, again.stderr
+    assert json.loads(again.stdout)["plan"]["stages"][1]["ranks"] == [2, 3]
 
 
 def test_report_draws_the_run(plait: Plait, result: dict[str, Any]) -> None:

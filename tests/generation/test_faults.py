@@ -67,6 +67,76 @@ def test_a_stage_killed_in_the_middle(tiny: WeightsIndex, rank: int, message: st
             os.kill(process, 0)
 
 
+class StopAndKill(Kill):
+    """Lets the others run into a collective that the rank never comes to; then kills it there."""
+
+    def token(self, token: Token) -> None:
+        self.after -= 1
+        if self.after == 0:
+            assert self.ranks is not None
+            process = self.ranks.process_ids[self.rank]
+            os.kill(process, signal.SIGSTOP)
+            time.sleep(0.3)
+            self.killed_at = time.monotonic()
+            os.kill(process, signal.SIGKILL)
+
+
+@pytest.mark.parametrize(
+    ("plan", "rank", "message"),
+    [
+        (
+            split(6, tp=2),
+            1,
+            "rank 1 (stage 0, layers 0 to 5, tensor rank 1 of 2) was killed by signal 9 (SIGKILL)",
+        ),
+        (
+            split(6, tp=2, sequence=True),
+            0,
+            "rank 0 (stage 0, layers 0 to 5, tensor rank 0 of 2) was killed by signal 9 (SIGKILL)",
+        ),
+        (
+            split(3, 3, tp=2, micro_batches=2),
+            2,
+            "rank 2 (stage 1, layers 3 to 5, tensor rank 0 of 2) was killed by signal 9 (SIGKILL)",
+        ),
+    ],
+    ids=["one group", "rank 0", "two groups"],
+)
+def test_a_rank_killed_while_its_group_waits_in_a_collective(
+    tiny: WeightsIndex, plan: Plan, rank: int, message: str
+) -> None:
+    """The others end by themselves, and leave neither processes nor open files nor shared memory."""
+    kill = StopAndKill(rank, after=9)
+    before = os.listdir("/dev/shm"), len(os.listdir("/proc/self/fd"))
+    with pytest.raises(PeerLost) as error:
+        answer(plan, tiny, [Request((1, 2, 3), 400), Request((4, 5, 6), 400)], kill.launch, kill)
+    assert str(error.value) == message
+    assert error.value.rank == rank
+    assert time.monotonic() - kill.killed_at < 5
+    assert kill.ranks is not None
+    statuses = [process.returncode for process in kill.ranks.processes]
+    assert statuses == [-signal.SIGKILL if number == rank else 1 for number in range(plan.layout.ranks)]
+    assert (os.listdir("/dev/shm"), len(os.listdir("/proc/self/fd"))) == before
+
+
+def test_an_error_inside_a_tensor_group_is_told_not_what_the_others_noticed(
+    tiny: WeightsIndex, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    original = rank_module.StageWorker.forward
+
+    def broken(self, one, micro_batch, message):  # type: ignore[no-untyped-def]
+        if one.number == 3 and self._part.shard.index == 1:
+            raise ZeroDivisionError("seeded")
+        return original(self, one, micro_batch, message)
+
+    monkeypatch.setattr(rank_module.StageWorker, "forward", broken)
+    with pytest.raises(RunError) as error:
+        answer(split(6, tp=3), tiny, [Request((1, 2), 9)], ThreadRanks)
+    begin = "rank 1 (stage 0, layers 0 to 5, tensor rank 1 of 3): Traceback (most recent call last):"
+    assert str(error.value).startswith(begin)
+    assert str(error.value).endswith("ZeroDivisionError: seeded\n")
+
+
 def test_a_request_that_does_not_fit_is_refused_before_anything_starts(tiny: WeightsIndex) -> None:
     def never(plan: Plan, index: WeightsIndex) -> ProcessRanks:
         raise AssertionError("ranks were started")
@@ -95,7 +165,7 @@ def test_weights_that_change_after_they_were_indexed(
 
 
 def test_an_error_in_a_rank_names_it_and_keeps_its_trace(tiny: WeightsIndex, monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(*arguments: object) -> None:
+    def broken(*arguments: object, **options: object) -> None:
         raise ZeroDivisionError("seeded")
 
     monkeypatch.setattr(rank_module, "KVCache", broken)

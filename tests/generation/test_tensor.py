@@ -79,7 +79,6 @@ def test_more_ranks_than_heads(uneven: WeightsIndex, sequence: bool) -> None:
 PROCESSES = [
     split(3, tp=2, context=192),
     split(3, tp=3, shares=(3, 2, 1), sequence=True, schedule="layerwise", context=192),
-    split(1, 2, tp=2, micro_batches=2, context=192, sequence=True),
 ]
 
 
@@ -90,7 +89,7 @@ def name(plan: Plan) -> str:
 
 @pytest.mark.parametrize("plan", PROCESSES, ids=name)
 def test_the_tokens_of_one_process_over_shared_memory(uneven: WeightsIndex, plan: Plan) -> None:
-    """All ways to sample in one run, over shards of the vocabulary; and the bytes, counted where they are written."""
+    """All ways to sample in one run, over shards of the vocabulary."""
     requests = requests_for([10, 70, 1, 130, 33], tokens=10)
     outcome = answer(plan, uneven, requests, ProcessRanks)
     assert [one.tokens for one in outcome.answers] == tokens_of(split(3, context=192), uneven, requests)
@@ -168,9 +167,11 @@ def test_measured_bytes_are_those_of_the_rules(
     assert require_bytes_by_rule(plan, outcome, uneven) > 0
 
 
-def test_measured_bytes_of_shared_memory_are_those_of_the_rules(uneven: WeightsIndex) -> None:
+def test_tokens_and_measured_bytes_over_shared_memory(uneven: WeightsIndex) -> None:
     plan = split(1, 2, tp=2, micro_batches=2, context=192)
-    outcome = answer(plan, uneven, requests_for([10, 130, 1], (GREEDY, HOT)), ProcessRanks)
+    requests = requests_for([10, 130, 1], (GREEDY, HOT))
+    outcome = answer(plan, uneven, requests, ProcessRanks)
+    assert [one.tokens for one in outcome.answers] == tokens_of(split(3, context=192), uneven, requests)
     assert require_bytes_by_rule(plan, outcome, uneven) > 0
     forwards = [span for span in outcome.measured.spans if span.action.kind is Kind.FORWARD]
     assert {span.rank for span in forwards} == {0, 1, 2, 3}

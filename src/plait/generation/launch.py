@@ -54,7 +54,7 @@ class ProcessRanks:
         from plait.comm.shm import ShmMesh
 
         self.channels: list[RankChannel] = []
-        self._processes: list[subprocess.Popen[bytes]] = []
+        self.processes: list[subprocess.Popen[bytes]] = []
         size = plan.layout.ranks
         mesh = ShmMesh.create(size, plan.layout.link_capacity, threads=all_threads(plan.layout))
         try:
@@ -81,17 +81,17 @@ class ProcessRanks:
                 stdin=subprocess.DEVNULL,
                 start_new_session=True,  # Ctrl-C is for the front, which ends its ranks
             )
-        self._processes.append(process)
+        self.processes.append(process)
         self.channels.append(Channel(mine, ToFront))
 
     @property
     def process_ids(self) -> list[int]:
         """Each rank's process."""
-        return [process.pid for process in self._processes]
+        return [process.pid for process in self.processes]
 
     def death(self, rank: int) -> str | None:
         """See `Ranks`."""
-        process = self._processes[rank]
+        process = self.processes[rank]
         with suppress(subprocess.TimeoutExpired):
             process.wait(0.5)
         if process.returncode is None or process.returncode == 0:
@@ -106,7 +106,7 @@ class ProcessRanks:
         for channel in self.channels:
             channel.close()
         deadline_s = time.monotonic() + _EXIT_WAIT_S
-        for process in self._processes:
+        for process in self.processes:
             try:
                 process.wait(max(0.0, deadline_s - time.monotonic()))
             except subprocess.TimeoutExpired:
