@@ -10,7 +10,7 @@ import torch
 
 from plait.comm.contract import Endpoint
 from plait.spec.shards import make_shards
-from tests.comm.ranks import ShmRanks
+from tests.comm.ranks import C10dRanks, ShmRanks, Workers
 
 from .training_steps import BOUND, Learner, Whole, copies, digest, rank_steps, steps, worst_error
 
@@ -18,10 +18,10 @@ BATCH, LENGTH = 2, 40
 
 
 @pytest.fixture(scope="module")
-def processes() -> Iterator[ShmRanks]:
-    ranks = ShmRanks()
-    yield ranks
-    ranks.close()
+def workers() -> Iterator[Workers]:
+    shared = Workers()
+    yield shared
+    shared.close()
 
 
 def trained(endpoint: Endpoint, path: str, sequence: bool) -> dict[str, object]:
@@ -34,17 +34,25 @@ def trained(endpoint: Endpoint, path: str, sequence: bool) -> dict[str, object]:
 
 
 @pytest.mark.parametrize(
-    ("case", "tied", "ranks", "sequence"),
+    ("transport", "case", "tied", "ranks", "sequence"),
     [
-        ("llama-9-3-tied", True, 2, False),
-        ("llama-9-3-tied", False, 3, True),
-        ("gpt2", True, 3, False),
-        ("olmo2", False, 3, True),
-        ("qwen3", True, 2, True),
+        (ShmRanks, "llama-9-3-tied", True, 2, False),
+        (ShmRanks, "llama-9-3-tied", False, 3, True),
+        (ShmRanks, "gpt2", True, 3, False),
+        (ShmRanks, "olmo2", False, 3, True),
+        (ShmRanks, "qwen3", True, 2, True),
+        (C10dRanks, "llama-9-3-tied", True, 2, True),
+        (C10dRanks, "olmo2", False, 3, False),
     ],
 )
 def test_processes_equal_one(
-    processes: ShmRanks, tmp_path: Path, case: str, tied: bool, ranks: int, sequence: bool
+    workers: Workers,
+    tmp_path: Path,
+    transport: type[ShmRanks | C10dRanks],
+    case: str,
+    tied: bool,
+    ranks: int,
+    sequence: bool,
 ) -> None:
     from .training_ranks import model  # imports transformers, which the ranks' processes need not
 
@@ -53,7 +61,7 @@ def test_processes_equal_one(
     one_process = [learner.step(one) for one in steps(BATCH, LENGTH)]
     path = str(tmp_path / "model")
     torch.save((Whole(made.spec, dict(made.tensors)), one_process), path)
-    outcomes = processes.run(trained, ranks, path=path, sequence=sequence)
+    outcomes = transport(workers).run(trained, ranks, path=path, sequence=sequence)
     assert max(one["error"] for one in outcomes) < BOUND[torch.float64]
     known: dict[str, str] = {}
     for one in outcomes:
