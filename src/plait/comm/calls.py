@@ -47,15 +47,17 @@ class Call(NamedTuple):
     op: Op
     dtype: int
     total_bytes: int
+    cut: int = 0
+    """A digest of the ranks' sizes (`cut_of`) where those are given."""
 
     def pack(self) -> int:
         """The call as a positive number below 2^63."""
-        return self.total_bytes << 8 | self.dtype << 4 | self.op
+        return self.cut << 48 | self.total_bytes << 8 | self.dtype << 4 | self.op
 
     @staticmethod
     def unpack(number: int) -> Call:
         """The call of a number."""
-        return Call(Op(number & 15), number >> 4 & 15, number >> 8)
+        return Call(Op(number & 15), number >> 4 & 15, number >> 8 & (1 << 40) - 1, number >> 48)
 
     def __str__(self) -> str:
         name = self.op.name.lower()
@@ -66,10 +68,15 @@ class Call(NamedTuple):
 
 def mismatch(mine: Call, rank: int, theirs: Call, other: int) -> RunError:
     """The error of two ranks of a group that call different collectives."""
-    return RunError(
-        f"rank {rank} calls {mine}, but rank {other} calls {theirs}: "
-        "the ranks of a group call its collectives in the same order, with the same sizes"
-    )
+    rule = "the ranks of a group call its collectives in the same order, with the same sizes"
+    if mine._replace(cut=0) == theirs._replace(cut=0):
+        return RunError(f"rank {rank} and rank {other} call {mine}, but cut it differently among the ranks: {rule}")
+    return RunError(f"rank {rank} calls {mine}, but rank {other} calls {theirs}: {rule}")
+
+
+def cut_of(sizes: Sequence[int]) -> int:
+    """15 bits that are the same for the same sizes."""
+    return hash(tuple(sizes)) & 0x7FFF
 
 
 def code_of(dtype: torch.dtype) -> int:

@@ -12,7 +12,7 @@ from typing import Protocol
 
 import torch
 
-from plait.comm.calls import NO_DTYPE, Call, Op, code_of, mismatch
+from plait.comm.calls import NO_DTYPE, Call, Op, code_of, cut_of, mismatch, row_bytes
 from plait.comm.contract import DEFAULT_TIMEOUT_S, Group
 from plait.comm.frames import NOTHING
 from plait.comm.link import host_tensor
@@ -117,7 +117,7 @@ class FramedCollectives:
         """See `Endpoint.reduce_scatter`."""
         index, host = self._index(group), host_tensor(tensor.detach())
         self._check_rows(group, sizes, host, sum(sizes))
-        call = Call(Op.REDUCE_SCATTER, code_of(host.dtype), host.nbytes)
+        call = Call(Op.REDUCE_SCATTER, code_of(host.dtype), host.nbytes, cut_of(sizes))
         parts = [part.clone() for part in torch.split(host, list(sizes))]
         return _sum(self._swap(group, call, parts)) if len(parts) > 1 else parts[index]
 
@@ -127,8 +127,7 @@ class FramedCollectives:
         """See `Endpoint.all_gather`."""
         index, host = self._index(group), host_tensor(tensor.detach())
         self._check_rows(group, sizes, host, sizes[index] if len(sizes) == len(group.ranks) else None)
-        row = host.new_empty((1, *host.shape[1:])).nbytes
-        call = Call(Op.ALL_GATHER, code_of(host.dtype), sum(sizes) * row)
+        call = Call(Op.ALL_GATHER, code_of(host.dtype), sum(sizes) * row_bytes(host), cut_of(sizes))
         return torch.cat(self._swap(group, call, [host.clone()] * len(sizes)))
 
     def all_to_all(self, group: Group, pieces: Sequence[torch.Tensor]) -> list[torch.Tensor]:
