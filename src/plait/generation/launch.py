@@ -77,7 +77,7 @@ class ProcessRanks:
             process = subprocess.Popen(
                 command,
                 pass_fds=(*descriptors, theirs.fileno()),
-                env=dict(rank_environment(threads, all_threads(layout))),
+                env=dict(rank_environment(threads, all_threads(layout), rank % layout.tp, layout.tp)),
                 stdin=subprocess.DEVNULL,
                 start_new_session=True,  # Ctrl-C is for the front, which ends its ranks
             )

@@ -157,7 +157,11 @@ def _start(spec: ModelSpec, setting: Setting) -> list[MeasuringProcess]:
     try:
         return [
             MeasuringProcess(
-                msgspec.structs.replace(job, mesh={**mesh.description(rank)}), threads, mesh.descriptors(rank)
+                msgspec.structs.replace(job, mesh={**mesh.description(rank)}),
+                threads,
+                mesh.descriptors(rank),
+                rank % tp,
+                tp,
             )
             for rank, job in enumerate(jobs)
         ]

@@ -35,5 +35,5 @@ def measure_exchanges(
 def _measure(threads: int, tp: int, dtype: str, all_threads: int, rows: Sequence[int] = ROWS) -> ExchangeTimes:
     from plait.prober.ranks import run_ranks
 
-    said = run_ranks("plait.prober.exchanging", tp, threads, all_threads, [dtype, *map(str, rows)])
+    said = run_ranks("plait.prober.exchanging", tp, threads, all_threads, [dtype, *map(str, rows)], tp)
     return msgspec.json.decode(said, type=ExchangeTimes)

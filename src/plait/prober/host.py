@@ -39,24 +39,27 @@ def torch_version() -> str:
     return metadata.version("torch")
 
 
-def rank_environment(threads: int, all_threads: int | None = None) -> Mapping[str, str]:
+def rank_environment(threads: int, all_threads: int | None = None, index: int = 0, tp: int = 1) -> Mapping[str, str]:
     """The environment of a process that computes with `threads`, beside others: `all_threads` in all.
+
+    It is rank `index` of a tensor group of `tp`.
 
     OpenMP threads spin between two computations, then sleep. Where all together are more than the cores, one that
     spins takes the core of a neighbour, so they sleep sooner. Measured on two cores, two stages layer-wise with two
     threads each: 8,000 turns take as long as one process, 20,000 take 7 to 10 % longer; one process alone is faster
     with 20,000, by 10 %.
 
-    A rank that computes on all cores has each of its threads on a core of its own (docs/decisions/0008): the system may
-    leave two on one core, and then every product waits until the other has had its turn. A person's own settings stay.
+    Ranks that compute on all cores, one or a tensor group, have each of their threads on a core of its own
+    (docs/decisions/0008): the system may leave two on one core, and then every product, or every exchange, waits until
+    the other has had its turn. A person's own settings stay.
     """
     ours = {"OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads)}
     if "OMP_WAIT_POLICY" not in os.environ and "GOMP_SPINCOUNT" not in os.environ:
         crowded = (threads if all_threads is None else all_threads) > usable_cores()
         ours["GOMP_SPINCOUNT"] = "8000" if crowded else "20000"
     cores = _core_numbers()
-    if 1 < threads == len(cores) and not any(name in os.environ for name in _BINDING):
-        ours["GOMP_CPU_AFFINITY"] = " ".join(map(str, cores))
+    if 1 < threads * tp == len(cores) and not any(name in os.environ for name in _BINDING):
+        ours["GOMP_CPU_AFFINITY"] = " ".join(map(str, cores[index * threads : (index + 1) * threads]))
     return {**os.environ, **ours}
 
 

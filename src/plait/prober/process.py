@@ -19,14 +19,16 @@ T = TypeVar("T")
 class MeasuringProcess:
     """A fresh process of `plait.prober.child`, with a job; it inherits the `descriptors` of its mesh."""
 
-    def __init__(self, job: Job, all_threads: int, descriptors: Sequence[int] = ()) -> None:
+    def __init__(
+        self, job: Job, all_threads: int, descriptors: Sequence[int] = (), index: int = 0, tp: int = 1
+    ) -> None:
         self._process = subprocess.Popen(
             [sys.executable, "-m", "plait.prober.child"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             pass_fds=tuple(descriptors),
-            env=rank_environment(job.threads, all_threads),
+            env=rank_environment(job.threads, all_threads, index, tp),
         )
         self._say(job)
 

@@ -14,10 +14,10 @@ from plait.errors import RunError
 from plait.prober.host import rank_environment
 
 
-def run_ranks(module: str, ranks: int, threads: int, all_threads: int, arguments: Sequence[str]) -> bytes:
+def run_ranks(module: str, ranks: int, threads: int, all_threads: int, arguments: Sequence[str], tp: int = 1) -> bytes:
     """What the first of `ranks` processes of `module` prints, each computing with `threads` threads.
 
-    `all_threads` compute in all, also in ranks that are not measured. Errors: RunError with what a process said.
+    `all_threads` compute in all, also in ranks that are not measured; `tp` of them are a tensor group. Errors: RunError with what a process said.
     """
     mesh = ShmMesh.create(ranks, 2, threads=all_threads)
     try:
@@ -25,7 +25,7 @@ def run_ranks(module: str, ranks: int, threads: int, all_threads: int, arguments
             subprocess.Popen(
                 [sys.executable, "-m", module, json.dumps(mesh.description(rank)), str(threads), *arguments],
                 pass_fds=mesh.descriptors(rank),
-                env=rank_environment(threads, all_threads),
+                env=rank_environment(threads, all_threads, rank % tp, tp),
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
