@@ -17,7 +17,8 @@ from plait.prober.host import rank_environment
 def run_ranks(module: str, ranks: int, threads: int, all_threads: int, arguments: Sequence[str], tp: int = 1) -> bytes:
     """What the first of `ranks` processes of `module` prints, each computing with `threads` threads.
 
-    `all_threads` compute in all, also in ranks that are not measured; `tp` of them are a tensor group. Errors: RunError with what a process said.
+    `all_threads` compute in all, also in ranks that are not measured; `tp` of them are a tensor group. Errors: RunError
+    with what a process said.
     """
     mesh = ShmMesh.create(ranks, 2, threads=all_threads)
     try:
