@@ -22,6 +22,28 @@ def test_a_compute_action_becomes_a_span_without_parts():
     assert tracer.spans() == (Span(3, Action(7, 1, Kind.FORWARD, 0), 1, 2.0, 3.0),)
 
 
+def test_an_exchange_inside_a_computation_is_a_transfer():
+    tracer = Tracer(1, 3)
+    tracer.finished(parse_action("1F0"), 2.0, 2.0, 9.0, 64, ((2.0, 3.0), (4.0, 6.0), (6.0, 6.0), (8.0, 9.0)))
+    (span,) = tracer.spans(offset_s=1.0)
+    pieces = (
+        ("transfer", 1.0, 2.0),
+        ("compute", 2.0, 3.0),
+        ("transfer", 3.0, 5.0),
+        ("compute", 5.0, 7.0),
+        ("transfer", 7.0, 8.0),
+    )
+    assert span == Span(3, parse_action("1F0"), 1, 1.0, 8.0, 64, tuple(Part(*piece) for piece in pieces))
+    assert Tracer.decode(tracer.encode()).spans(offset_s=1.0) == (span,)
+
+
+def test_exchanges_travel_in_sixteen_bytes_each():
+    with_them, without = Tracer(0), Tracer(0)
+    with_them.finished(parse_action("0F0"), 0.0, 0.0, 1.0, 0, tuple((at / 100, at / 100) for at in range(60)))
+    without.finished(parse_action("0F0"), 0.0, 0.0, 1.0, 0)
+    assert len(with_them.encode()) - len(without.encode()) <= 60 * 16 + 2
+
+
 def test_a_send_keeps_the_bytes_that_it_put_on_the_link():
     (span,) = traced(0, "a", ("0SF1", 2.0, 2.0, 3.0, 4096)).spans()
     assert (span.payload_bytes, span.parts) == (4096, ())
@@ -47,7 +69,8 @@ actions = st.builds(
     st.integers(0, 9),
     st.none() | st.integers(0, 9),
 )
-recorded = st.lists(st.tuples(actions, times, times, times, st.integers(0, 2**40)))
+exchanges = st.lists(st.tuples(times, times), max_size=4).map(tuple)
+recorded = st.lists(st.tuples(actions, times, times, times, st.integers(0, 2**40), exchanges))
 
 
 @given(recorded)
@@ -69,7 +92,7 @@ def test_a_decoded_tracer_goes_on_recording():
 def test_damaged_bytes_are_an_error():
     with pytest.raises(RunError) as caught:
         Tracer.decode(traced(0, "a", ("0F0", 0.0, 0.0, 1.0, 0)).encode()[:-3])
-    assert str(caught.value) == "the trace that a rank handed over (39 bytes) cannot be read: Input data was truncated"
+    assert str(caught.value) == "the trace that a rank handed over (41 bytes) cannot be read: Input data was truncated"
 
 
 def test_merging_takes_each_host_s_offset_off_and_begins_at_zero():
@@ -107,5 +130,5 @@ def test_writing_an_action_down_computes_nothing():
     action = parse_action("1F0")
     tracer = Tracer(0)
     tracer.finished(action, 1.0, 1.0, 2.0, 0)
-    assert tracer.events == [(action, 1.0, 1.0, 2.0, 0)]
+    assert tracer.events == [(action, 1.0, 1.0, 2.0, 0, ())]
     assert tracer.events[0][0] is action

@@ -6,8 +6,10 @@ merges them into one measured timeline on the reference host's clock.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Literal
+from array import array
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain
+from typing import Literal, cast
 
 import msgspec
 
@@ -16,8 +18,13 @@ from plait.plans.action import Action
 from plait.timeline.span import Part, Span
 from plait.timeline.timeline import Clock, Timeline
 
-Event = tuple[Action, float, float, float, int]
-"""What an observer is told: action, start, ready, end, payload bytes."""
+Exchanges = Sequence[tuple[float, float]]
+
+Event = tuple[Action, float, float, float, int, Exchanges]
+"""What an observer is told: action, start, ready, end, payload bytes, begins and ends of the exchanges inside."""
+
+_Packed = tuple[Action, float, float, float, int, bytes]
+"""An event whose exchanges are float64, begin and end one after the other: 16 bytes each."""
 
 
 class _Wire(msgspec.Struct, array_like=True, frozen=True):
@@ -26,7 +33,7 @@ class _Wire(msgspec.Struct, array_like=True, frozen=True):
     rank: int
     epoch: int
     host: str
-    events: list[Event]
+    events: list[_Packed]
 
 
 class Tracer:
@@ -48,10 +55,10 @@ class Tracer:
         ready_s: float,
         end_s: float,
         payload_bytes: int,
-        exchanges: Sequence[tuple[float, float]] = (),
+        exchanges: Exchanges = (),
     ) -> None:
-        """Write one action down. Stands inside every token: one append, about 0.1 µs."""
-        self._append((action, start_s, ready_s, end_s, payload_bytes))
+        """Write one action down. Stands inside every token: one append, about 0.1 µs. `exchanges` is kept as it is."""
+        self._append((action, start_s, ready_s, end_s, payload_bytes, exchanges))
 
     def spans(self, offset_s: float = 0.0) -> tuple[Span, ...]:
         """What was written down, as spans in the order of their end; `offset_s` is taken off every time."""
@@ -59,26 +66,53 @@ class Tracer:
 
     def encode(self) -> bytes:
         """All of it, for another process."""
-        return msgspec.msgpack.encode(_Wire(self.rank, self.epoch, self.host, self.events))
+        packed = [(*told, _packed(exchanges)) for *told, exchanges in self.events]
+        return msgspec.msgpack.encode((self.rank, self.epoch, self.host, packed))
 
     @classmethod
     def decode(cls, data: bytes) -> Tracer:
         """What a rank's tracer encoded. Errors: RunError where it is damaged."""
         try:
             wire = msgspec.msgpack.decode(data, type=_Wire)
-        except msgspec.MsgspecError as error:
+            events = [(*told, _unpacked(packed)) for *told, packed in wire.events]
+        except (msgspec.MsgspecError, ValueError) as error:
             raise RunError(f"the trace that a rank handed over ({len(data)} bytes) cannot be read: {error}") from error
         tracer = cls(wire.rank, wire.epoch, wire.host)
-        tracer.events.extend(wire.events)
+        tracer.events.extend(cast("list[Event]", events))
         return tracer
 
 
+def _packed(exchanges: Exchanges) -> bytes:
+    return array("d", chain.from_iterable(exchanges)).tobytes() if exchanges else b""
+
+
+def _unpacked(packed: bytes) -> Exchanges:
+    if not packed:
+        return ()
+    times = array("d", packed)
+    return tuple(zip(times[::2], times[1::2], strict=True))
+
+
 def _span(event: Event, epoch: int, rank: int, offset_s: float) -> Span:
-    action, start_s, ready_s, end_s, payload_bytes = event
+    action, start_s, ready_s, end_s, payload_bytes, exchanges = event
     start_s, ready_s, end_s = start_s - offset_s, ready_s - offset_s, end_s - offset_s
-    if not action.kind.receives:
-        return Span(epoch, action, rank, start_s, end_s, payload_bytes)
-    return Span(epoch, action, rank, start_s, end_s, 0, _receive_parts(start_s, ready_s, end_s))
+    if action.kind.receives:
+        return Span(epoch, action, rank, start_s, end_s, 0, _receive_parts(start_s, ready_s, end_s))
+    parts = tuple(_computing_parts(start_s, end_s, exchanges, offset_s)) if exchanges else ()
+    return Span(epoch, action, rank, start_s, end_s, payload_bytes, parts)
+
+
+def _computing_parts(start_s: float, end_s: float, exchanges: Exchanges, offset_s: float) -> Iterator[Part]:
+    """Exchanges, and what was computed before, between and after them; a piece that took no time is left out."""
+    at_s = start_s
+    for begin_s, finish_s in exchanges:
+        if begin_s - offset_s > at_s:
+            yield Part("compute", at_s, begin_s - offset_s)
+        if finish_s > begin_s:
+            yield Part("transfer", begin_s - offset_s, finish_s - offset_s)
+        at_s = finish_s - offset_s
+    if end_s > at_s:
+        yield Part("compute", at_s, end_s)
 
 
 def _receive_parts(start_s: float, ready_s: float, end_s: float) -> tuple[Part, ...]:
