@@ -53,6 +53,14 @@ class Collective(NamedTuple):
     even: bool = True
 
 
+class Sharing(NamedTuple):
+    """How a tensor group shares activations: over `ranks`, `sequence` split or not, in items of `item_bytes`."""
+
+    ranks: int
+    sequence: bool
+    item_bytes: int
+
+
 def forward_exchanges(spec: ModelSpec, layout: Layout, stage: int, micro_batch: MicroBatch) -> Iterator[Collective]:
     """The exchanges of a stage's forward in order, with sampling where every row is greedy or draws from all tokens.
 
@@ -61,45 +69,43 @@ def forward_exchanges(spec: ModelSpec, layout: Layout, stage: int, micro_batch: 
     where, tokens, sampled = layout.stages[stage], micro_batch.tokens, micro_batch.sampled
     if layout.tp == 1:
         return
-    item = DTYPE_BYTES[where.dtype]
+    sharing = Sharing(layout.tp, layout.sequence, DTYPE_BYTES[where.dtype])
     first, end = where.layers
-    if first == 0:
-        yield _sum(layout, tokens, spec.hidden, item)  # of the embedding's parts
-    elif not layout.sequence:
-        yield Collective(Op.ALL_GATHER, tokens, spec.hidden, item)  # of what came from the stage before
+    yield from entry_exchanges(spec, sharing, tokens, is_first=first == 0)
     for layer in range(first, end):
-        if layer == spec.layers - 1:
-            yield from _last_layer(spec, layout, tokens, sampled, item)
-        else:
-            yield from _layer(spec, layout, tokens, item)
+        yield from layer_exchanges(spec, sharing, layer, tokens, sampled)
 
 
-def _layer(spec: ModelSpec, layout: Layout, tokens: int, item: int) -> Iterator[Collective]:
-    yield from _attention(spec, layout, tokens, item)
-    yield _sum(layout, tokens, spec.hidden, item)
-    if layout.sequence:
-        yield Collective(Op.ALL_GATHER, tokens, spec.hidden, item)
-    yield _sum(layout, tokens, spec.hidden, item)
+def entry_exchanges(spec: ModelSpec, sharing: Sharing, tokens: int, *, is_first: bool) -> Iterator[Collective]:
+    """What stands before a stage's layers."""
+    if is_first:
+        yield _sum(spec, sharing, tokens)  # of the embedding's parts
+    elif not sharing.sequence:
+        yield Collective(Op.ALL_GATHER, tokens, spec.hidden, sharing.item_bytes)  # of what came from the stage before
 
 
-def _attention(spec: ModelSpec, layout: Layout, tokens: int, item: int) -> Iterator[Collective]:
-    """What stands before attention's own sum."""
-    if layout.sequence:
+def layer_exchanges(spec: ModelSpec, sharing: Sharing, layer: int, tokens: int, sampled: int) -> Iterator[Collective]:
+    """What a layer exchanges; the last one with the head and sampling behind it."""
+    item = sharing.item_bytes
+    if sharing.sequence:
         yield Collective(Op.ALL_GATHER, tokens, spec.hidden, item)
     if spec.qk_norm == "full":  # the squares of all queries, and of all keys
         yield Collective(Op.ALL_REDUCE, tokens, 2, max(4, item))
+    if layer == spec.layers - 1:
+        if sampled:
+            yield Collective(Op.ALL_REDUCE, sampled, spec.hidden, item)
+            yield Collective(Op.ALL_REDUCE, sampled, spec.hidden, item)
+            yield Collective(Op.ALL_GATHER, sampled * sharing.ranks, CANDIDATE_BYTES // 8, 8, even=False)
+        return
+    yield _sum(spec, sharing, tokens)
+    if sharing.sequence:
+        yield Collective(Op.ALL_GATHER, tokens, spec.hidden, item)
+    yield _sum(spec, sharing, tokens)
 
 
-def _last_layer(spec: ModelSpec, layout: Layout, tokens: int, sampled: int, item: int) -> Iterator[Collective]:
-    yield from _attention(spec, layout, tokens, item)
-    if sampled:
-        yield Collective(Op.ALL_REDUCE, sampled, spec.hidden, item)
-        yield Collective(Op.ALL_REDUCE, sampled, spec.hidden, item)
-        yield Collective(Op.ALL_GATHER, sampled * layout.tp, CANDIDATE_BYTES // 8, 8, even=False)
-
-
-def _sum(layout: Layout, tokens: int, hidden: int, item: int) -> Collective:
-    return Collective(Op.REDUCE_SCATTER if layout.sequence else Op.ALL_REDUCE, tokens, hidden, item)
+def _sum(spec: ModelSpec, sharing: Sharing, tokens: int) -> Collective:
+    op = Op.REDUCE_SCATTER if sharing.sequence else Op.ALL_REDUCE
+    return Collective(op, tokens, spec.hidden, sharing.item_bytes)
 
 
 def sent_bytes(one: Collective, ranks: int) -> tuple[int, ...]:
