@@ -89,10 +89,12 @@ def test_uneven_tensor_shares() -> None:
 
 
 def test_shares_that_fit_nothing() -> None:
-    layout = Layout({"tp": 2}, (Stage((0, 30), (0, 1), shares=(6, 4)),))
+    layout = Layout({"tp": 2}, (Stage((0, 30), (0, 1), shares=(9, 0)),))
     with pytest.raises(PlanError) as caught:
         need_bytes(layout, SMOL, 1, 64)
-    assert str(caught.value) == "shares [6, 4] do not deal 9 heads to 2 ranks, at least 1 to each"
+    assert str(caught.value) == (
+        "shares 9, 0 do not fit a tensor group of 2 ranks: write 2 numbers above 0, in proportion to the devices' speed"
+    )
 
 
 def test_slots_are_of_each_replica() -> None:

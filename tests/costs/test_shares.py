@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from math import prod
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plait.costs.shares import Share, even_shares, largest_share, rank_shares, whole
+from plait.costs.shares import Share, held_values, largest_share, rank_shares, whole
 from plait.errors import PlanError
 from plait.spec.model import ModelSpec, Rope
 from plait.spec.presets import model_preset
+from plait.spec.shards import Unit, make_shards, piece_of, tensor_cut, unit_count
+from plait.spec.tensors import layer_tensors
 
 SMOL = ModelSpec(
     "smol", "llama", 30, 576, 9, 3, 64, 1536, 49152, 2048, 1e-5, Rope(1e4, 64), (None,) * 30, tied=True
@@ -50,21 +54,42 @@ def test_a_part_is_rounded_up(size: int, tp: int) -> None:
     assert Share(1, 1, 1 / tp).of(size) == -(-size // tp)
 
 
+def test_more_ranks_than_heads() -> None:
+    """Some have no head, and a part of everything else all the same."""
+    assert rank_shares(SMOL, 10) == (*(Share(1, 1, 0.1),) * 9, Share(0, 0, 0.1))
+
+
+def test_shares_are_proportions() -> None:
+    assert rank_shares(SMOL, 2, (2, 1)) == (Share(6, 2, 2 / 3), Share(3, 1, 1 / 3))
+    assert rank_shares(SMOL, 2, (4, 4)) == rank_shares(SMOL, 2)
+
+
 @pytest.mark.parametrize(
-    ("tp", "message"),
+    ("tp", "shares", "message"),
     [
-        (0, "tp is 0, but 9 heads can be shared by 1 to 9 ranks only"),
-        (10, "tp is 10, but 9 heads can be shared by 1 to 9 ranks only"),
+        (0, (), "tp is 0, but must be at least 1"),
+        (
+            2,
+            (9, 0),
+            "shares 9, 0 do not fit a tensor group of 2 ranks: write 2 numbers above 0, "
+            "in proportion to the devices' speed",
+        ),
     ],
 )
-def test_too_many_ranks(tp: int, message: str) -> None:
+def test_shares_that_fit_no_group(tp: int, shares: tuple[int, ...], message: str) -> None:
     with pytest.raises(PlanError) as caught:
-        even_shares(9, tp)
+        rank_shares(SMOL, tp, shares)
     assert str(caught.value) == message
 
 
-@pytest.mark.parametrize("shares", [(5, 5), (9,), (9, 0), (4, 4, 1)])
-def test_shares_that_do_not_deal_the_heads(shares: tuple[int, ...]) -> None:
-    with pytest.raises(PlanError) as caught:
-        rank_shares(SMOL, 2, shares)
-    assert str(caught.value) == f"shares {list(shares)} do not deal 9 heads to 2 ranks, at least 1 to each"
+@pytest.mark.parametrize("family", ["smollm2-135m", "gpt2", "deepseek-v3", "mixtral-8x7b", "qwen3-0.6b"])
+@given(tp=st.integers(1, 12))
+def test_what_is_held_are_the_pieces(family: str, tp: int) -> None:
+    """Of equal parts exactly those of the shards, but for what a part of a finer unit is rounded up by."""
+    spec = model_preset(family)
+    for shard, share in zip(make_shards(spec, tp), rank_shares(spec, tp), strict=True):
+        for name, shape in layer_tensors(spec, spec.layers - 1).items():
+            piece, held = prod(piece_of(spec, name, shape, shard).shape), held_values(spec, name, shape, share)
+            cut = tensor_cut(spec, name)
+            row = 0 if cut is None else prod(shape) // unit_count(spec, cut.unit)
+            assert 0 <= held - piece <= (row if cut and cut.unit not in (Unit.HEAD, Unit.KV_HEAD) else 0)

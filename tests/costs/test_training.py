@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from plait.costs.profiles import Profile, profile_named
+from plait.costs.protocol import Exchange
 from plait.costs.training import Cut, Machine, StepEstimate, TrainingModel, exposed_messages, positions
 from plait.planner.placement import training_layout
 from plait.planner.step_times import hops
@@ -69,7 +70,7 @@ def simulated_s(training: TrainingModel, one: TrainingSetup, cut: Cut) -> float:
         for n in range(one.micro_batches)
     ]
     step = make_training_round(0, layout, one, work)
-    timeline = simulate(layout, [step], training.costs(one, cut), training.spec, replicas=False)
+    timeline = simulate(layout, [step], training.costs(one, cut), training.spec, replicas=False, slices=False)
     return max(span.end_s for span in timeline.spans)
 
 
@@ -145,7 +146,7 @@ def test_peak_memory_is_what_the_simulator_finds(schedule: str, virtual: int, ab
     work = [MicroBatch((Row(n, 0, 0, 512, False),)) for n in range(16)]
     step = make_training_round(0, layout, one, work)
     costs = training.costs(one, cut)
-    timeline = simulate(layout, [step], costs, SPEC, replicas=False)
+    timeline = simulate(layout, [step], costs, SPEC, replicas=False, slices=False)
     curves = memory_over_time(timeline, [step], layout, costs)
     need = training.memory(one, cut)
     for position, rank in enumerate(sorted(curves)):
@@ -286,7 +287,7 @@ def test_costs_tell_the_kinds_apart() -> None:
     kinds = (Kind.FORWARD, Kind.BACKWARD, Kind.BACKWARD_INPUT, Kind.BACKWARD_WEIGHT)
     expected = (times.forward_s, times.input_s + times.weight_s, times.input_s, times.weight_s)
     assert tuple(costs.compute_s(layout, 1, work, kind) for kind in kinds) == expected
-    assert costs.exchange(layout, 1, work, Kind.BACKWARD_WEIGHT) == (0.0, 0)
+    assert costs.exchange(layout, 1, work, Kind.BACKWARD_WEIGHT) == Exchange()
     assert costs.exchange(layout, 1, work, Kind.FORWARD).seconds > 0
     whole = costs.reduce_s(layout, 1, Kind.REDUCE_GRADIENTS)
     assert costs.reduce_s(layout, 1, Kind.REDUCE_GRADIENTS, 4) == pytest.approx(whole / 4)

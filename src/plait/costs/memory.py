@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
+from math import prod
 from types import MappingProxyType
 from typing import NamedTuple
 
 from plait.costs.shares import Share, largest_share
-from plait.costs.states import rank_parameters
 from plait.costs.work import cache_values
 from plait.errors import SpecError, nearest
 from plait.plans.layout import Layout, Stage
 from plait.plans.rules import DTYPE_BYTES
 from plait.spec.model import ModelSpec
+from plait.spec.shards import make_shards, shard_tensors
 
 FORMAT_BYTES: Mapping[str, float] = MappingProxyType(
     {
@@ -80,12 +82,28 @@ def need_bytes(
 def weights_bytes(stage: Stage, spec: ModelSpec, tp: int = 1, ep: int = 1) -> int:
     """Parameters on the fullest of `tp` ranks × bytes of the stage's format, by the shapes of `spec.tensors`.
 
-    A tied embedding is held, and counted, by the first and by the last stage. Errors: SpecError, PlanError.
+    Of a tensor group the pieces that `spec.shards` cuts, with the embedding and the head divided over the vocabulary. A
+    tied embedding is held, and counted, by the first and by the last stage. Errors: SpecError, PlanError.
     """
     if stage.weights not in FORMAT_BYTES:
         raise SpecError(f"unknown weight format {stage.weights!r}: {nearest(stage.weights, FORMAT_BYTES)}")
-    parameters = rank_parameters(spec, (stage.layers,), tp, ep, stage.shares).total
+    parameters = _parameters(spec, stage.layers, tp, ep, stage.shares, stage.weights)
     return round(parameters * FORMAT_BYTES[stage.weights])
+
+
+@lru_cache(maxsize=1024)
+def _parameters(
+    spec: ModelSpec, layers: tuple[int, int], tp: int, ep: int, shares: tuple[float, ...], weights: str
+) -> int:
+    """On the fullest rank of a tensor group. Experts are whole ones, each of `ep` ranks has its part of them."""
+    found = []
+    for shard in make_shards(spec, tp, shares, weights):
+        held = 0
+        for name, piece in shard_tensors(spec, *layers, shard).items():
+            size, count = prod(piece.shape), piece.shape[0] if ".experts." in name else 1
+            held += size // count * -(-count // ep) if ".experts." in name else size
+        found.append(held)
+    return max(found)
 
 
 def kv_bytes(stage: Stage, spec: ModelSpec, slots: int, context: int, tp: int = 1) -> int:
@@ -95,7 +113,7 @@ def kv_bytes(stage: Stage, spec: ModelSpec, slots: int, context: int, tp: int = 
     (Ainslie et al., "GQA", 2023); latent attention keeps its latent and the rotated key, whole on every rank. Sliding
     windows do not shrink it: the cache is allocated for the whole context.
     """
-    per_position = cache_values(spec, largest_share(spec, tp, stage.shares).kv_heads) * DTYPE_BYTES[stage.dtype]
+    per_position = cache_values(spec, _largest(spec, stage, tp).kv_heads) * DTYPE_BYTES[stage.dtype]
     return stage.layer_count * slots * context * per_position
 
 
@@ -107,11 +125,15 @@ def workspace_bytes(stage: Stage, spec: ModelSpec, tokens: int, sampled: int, co
     scores and probabilities in float32 [heads, tokens, context] of one layer (kernels of other devices never store
     them); on the last stage logits in float32 [sampled, vocab], twice (with their noise).
     """
-    share = largest_share(spec, tp, stage.shares)
+    share = _largest(spec, stage, tp)
     activations = tokens * (3 * spec.hidden + _attention_width(spec, share) + 3 * _mlp_width(spec, share))
     scores = 2 * share.heads * tokens * context * 4 if stage.device == "cpu" else 0
     logits = 2 * sampled * share.of(spec.vocab) * 4 if stage.layers[1] == spec.layers else 0
     return activations * DTYPE_BYTES[stage.dtype] + scores + logits
+
+
+def _largest(spec: ModelSpec, stage: Stage, tp: int) -> Share:
+    return largest_share(spec, tp, stage.shares, stage.weights)
 
 
 def _attention_width(spec: ModelSpec, share: Share) -> int:

@@ -55,11 +55,22 @@ FREE = LinkCost(0.0, float("inf"))
 class Exchange(NamedTuple):
     """What a rank of a stage exchanges inside a computation, over the tensor and expert axes.
 
-    `seconds`: what is not hidden behind computing. `sent_bytes`: what the rank puts on its links.
+    `seconds`: what is not hidden behind computing. `sent_bytes`: what the rank puts on its links, of several the one
+    that sends most. `each`: what each rank of a tensor group does, in their order; empty where all send as much.
     """
 
     seconds: float = 0.0
     sent_bytes: int = 0
+    each: tuple[int, ...] = ()
+
+    @classmethod
+    def of(cls, seconds: float, sent: Sequence[int]) -> Exchange:
+        """The exchange of a tensor group whose ranks send these bytes."""
+        return cls(seconds, max(sent, default=0), tuple(sent) if len(set(sent)) > 1 else ())
+
+    def by_rank(self, ranks: int) -> tuple[int, ...]:
+        """Bytes of each of so many ranks."""
+        return self.each or (self.sent_bytes,) * ranks
 
 
 class Costs(Protocol):
@@ -79,7 +90,8 @@ class Costs(Protocol):
     def exchange(self, layout: Layout, stage: int, micro_batch: MicroBatch, kind: Kind) -> Exchange:
         """What that computation exchanges inside; its seconds are some of `compute_s`, not more.
 
-        Never asked of a stage that has one rank.
+        Bytes are those of each rank of a tensor group (`Exchange.by_rank`), and in generation exactly what its links
+        are given (`plans.exchanges`). Never asked of a stage that has one rank.
         """
 
     def reduce_s(self, layout: Layout, stage: int, kind: Kind, parts: int = 1) -> float:

@@ -1,13 +1,14 @@
-"""What one rank of a tensor group holds of a layer: whole heads, and a part of what divides at will."""
+"""What one rank of a tensor group holds of a layer, as costs see the shards: heads, and a part of what is finer."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import ceil
+from math import ceil, prod
 from typing import NamedTuple
 
-from plait.errors import PlanError
 from plait.spec.model import ModelSpec
+from plait.spec.shards import Unit, make_shards, tensor_cut, unit_count
+from plait.spec.tensors import Shape
 
 
 class Share(NamedTuple):
@@ -27,34 +28,25 @@ def whole(spec: ModelSpec) -> Share:
     return Share(spec.heads, spec.kv_heads, 1.0)
 
 
-def even_shares(heads: int, tp: int) -> tuple[int, ...]:
-    """Query heads of each rank, as even as they divide. Errors: PlanError where a rank would have none."""
-    if not 1 <= tp <= heads:
-        raise PlanError(f"tp is {tp}, but {heads} heads can be shared by 1 to {heads} ranks only")
-    return tuple(heads // tp + (rank < heads % tp) for rank in range(tp))
+def rank_shares(spec: ModelSpec, tp: int, shares: Sequence[float] = (), weights: str = "float32") -> tuple[Share, ...]:
+    """What each of `tp` ranks holds, as `spec.shards` deals it; a rank may have no heads. Errors: PlanError."""
+    return tuple(
+        Share(shard.heads.size, shard.kv_heads.size, shard.part) for shard in make_shards(spec, tp, shares, weights)
+    )
 
 
-def rank_shares(spec: ModelSpec, tp: int, shares: Sequence[int] = ()) -> tuple[Share, ...]:
-    """What each of `tp` ranks holds; `shares` are their query heads where they are not as even as possible.
-
-    Heads are dealt in order, and a rank holds every KV head that one of its query heads reads: a KV head whose query
-    heads are divided lies on both ranks (Megatron-LM replicates KV heads so where tp exceeds them). The rest divides
-    in proportion to the heads where shares are given, else evenly. Errors: PlanError.
-    """
-    given = tuple(shares) or even_shares(spec.heads, tp)
-    if len(given) != tp or sum(given) != spec.heads or min(given) < 1:
-        raise PlanError(f"shares {list(given)} do not deal {spec.heads} heads to {tp} ranks, at least 1 to each")
-    group = spec.heads // spec.kv_heads
-    found, first = [], 0
-    for heads in given:
-        end = first + heads
-        found.append(Share(heads, -(-end // group) - first // group, heads / spec.heads if shares else 1 / tp))
-        first = end
-    return tuple(found)
-
-
-def largest_share(spec: ModelSpec, tp: int, shares: Sequence[int] = ()) -> Share:
+def largest_share(spec: ModelSpec, tp: int, shares: Sequence[float] = (), weights: str = "float32") -> Share:
     """The most that any rank holds of each: the group waits for it. Errors: PlanError."""
     if not shares and tp == 1:
         return whole(spec)
-    return Share(*map(max, zip(*rank_shares(spec, tp, shares), strict=True)))
+    return Share(*map(max, zip(*rank_shares(spec, tp, shares, weights), strict=True)))
+
+
+def held_values(spec: ModelSpec, name: str, shape: Shape, share: Share) -> int:
+    """Values of a tensor on a rank with this share: whole heads, and of finer units the part, rounded up."""
+    cut = tensor_cut(spec, name)
+    if cut is None:
+        return prod(shape)
+    units = unit_count(spec, cut.unit)
+    held = {Unit.HEAD: share.heads, Unit.KV_HEAD: share.kv_heads}.get(cut.unit, share.of(units))
+    return prod(shape) // units * held

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from math import prod
 from types import MappingProxyType
 from typing import NamedTuple
 
-from plait.costs.shares import Share, largest_share
+from plait.costs.shares import Share, held_values, largest_share
 from plait.costs.work import layer_kinds
 from plait.errors import SpecError, nearest
 from plait.plans.split import Split
@@ -103,15 +102,15 @@ class StateBytes(NamedTuple):
 def layer_rank_parameters(spec: ModelSpec, layer: int, share: Share, ep: int = 1) -> RankParameters:
     """Parameters of a layer on a rank with this share.
 
-    Norms, the router and a latent's down projections are whole on every rank; biases of the output projections too.
+    `spec.shards` says what is cut, and what is whole on every rank.
     """
     dense = experts = 0
     for name, shape in layer_tensors(spec, layer).items():
+        held = held_values(spec, name, shape, share)
         if name.startswith("experts."):
-            held = -(-shape[0] // ep)
-            experts += held * _divided(spec, name, shape[1:], share)
+            experts += -(-shape[0] // ep) * (held // shape[0])
         else:
-            dense += _divided(spec, name, shape, share)
+            dense += held
     return RankParameters(dense, experts)
 
 
@@ -131,7 +130,7 @@ def end_rank_parameters(spec: ModelSpec, share: Share, *, first: bool, last: boo
 
 
 def rank_parameters(
-    spec: ModelSpec, ranges: Sequence[tuple[int, int]], tp: int = 1, ep: int = 1, shares: Sequence[int] = ()
+    spec: ModelSpec, ranges: Sequence[tuple[int, int]], tp: int = 1, ep: int = 1, shares: Sequence[float] = ()
 ) -> RankParameters:
     """Parameters on the fullest rank of a position that holds these layers, each [first, end). Errors: PlanError."""
     share = largest_share(spec, tp, shares)
@@ -167,25 +166,3 @@ def _sharded(parameters: int, recipe: Recipe, zero: int, ranks: int) -> StateByt
         parameters * recipe.gradient_bytes / (ranks if zero >= 2 else 1),
         parameters * recipe.optimizer_bytes / (ranks if zero >= 1 else 1),
     )
-
-
-_WHOLE = ("attn_norm", "mlp_norm", "q_norm", "k_norm", "router", "q_down", "q_down_norm", "kv_down", "kv_down_norm")
-_BY_HEADS = ("q", "q_up", "kv_up")
-_BY_KV_HEADS = ("k", "v")
-
-
-def _divided(spec: ModelSpec, name: str, shape: tuple[int, ...], share: Share) -> int:
-    """Parameters of one tensor on a rank: which dimension is divided, and in which unit."""
-    *_, word, kind = name.split(".")
-    full = spec.qk_norm == "full" and word in ("q_norm", "k_norm")
-    if word in _WHOLE and not full:
-        return prod(shape)
-    if word in _BY_HEADS or word == "q_norm":
-        return prod(shape) // spec.heads * share.heads
-    if word in _BY_KV_HEADS or word == "k_norm":
-        return prod(shape) // spec.kv_heads * share.kv_heads
-    if word == "o":
-        return prod(shape) if kind == "bias" else prod(shape) // spec.heads * share.heads
-    if word == "down":
-        return prod(shape) if kind == "bias" else shape[0] * share.of(shape[1])
-    return share.of(shape[0]) * prod(shape[1:])

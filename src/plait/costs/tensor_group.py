@@ -1,4 +1,4 @@
-"""A tensor group in generation: which heads each of its devices holds, and what its all-reduces take."""
+"""A tensor group in generation: which heads each of its devices holds, and what its exchanges take."""
 
 from __future__ import annotations
 
@@ -35,8 +35,10 @@ def head_shares(spec: ModelSpec, speeds: Sequence[float]) -> tuple[int, ...]:
     return tuple(held)
 
 
-def share_of(spec: ModelSpec, part: float) -> Share:
+def share_of(spec: ModelSpec, part: float | Share) -> Share:
     """What a device holds whose query heads are `part` of all: the KV heads that they read are whole ones."""
+    if isinstance(part, Share):
+        return part
     if part >= 1:
         return whole(spec)
     return Share(max(1, round(part * spec.heads)), ceil(part * spec.kv_heads - 1e-9), part)
@@ -51,6 +53,7 @@ class Wires:
         self._profiles = profiles or {}
         self._known: dict[tuple[str, str], Link] = {}
         self._reduced: dict[tuple[tuple[str, ...], float], Exchange] = {}
+        self._spread: dict[tuple[tuple[str, ...], float], Exchange] = {}
         between = cluster.network.between_hosts if cluster.network is not None else None
         self._host_bandwidth = between.host_bandwidth if between is not None else None
 
@@ -105,16 +108,37 @@ class Wires:
             return Exchange()
         known = self._reduced.get((group, size))
         if known is None:
-            pairs, n = list(permutations(group, 2)), len(group)
-            around = list(zip(group, (*group[1:], group[0]), strict=True))
+            n, start_s = len(group), self._start_s(group)
             least = round(2 * (n - 1) / n * size)
-            start_s = self._start_s(group)
             known = self._reduced[group, size] = min(
-                Exchange(start_s + 2 * self.step_s(dict.fromkeys(pairs, size / n)), least),
-                Exchange(start_s + 2 * (n - 1) * self.step_s(dict.fromkeys(around, size / n)), least),
-                Exchange(start_s + self.step_s(dict.fromkeys(pairs, size)), round((n - 1) * size)),
+                Exchange(start_s + 2 * self._to_all_s(group, size / n), least),
+                Exchange(start_s + 2 * self._around_s(group, size / n), least),
+                Exchange(start_s + self._to_all_s(group, size), round((n - 1) * size)),
             )
         return known
+
+    def spread(self, devices: Sequence[str], part: float) -> Exchange:
+        """An all-gather of `part` bytes of everyone, or a reduce-scatter after which everyone has as much.
+
+        At once, a message to each of the others, or round a ring in n - 1 steps: the faster of the two.
+        """
+        group = tuple(devices)
+        if len(group) < 2:
+            return Exchange()
+        known = self._spread.get((group, part))
+        if known is None:
+            seconds = min(self._to_all_s(group, part), self._around_s(group, part))
+            known = self._spread[group, part] = Exchange(self._start_s(group) + seconds, round((len(group) - 1) * part))
+        return known
+
+    def _to_all_s(self, group: tuple[str, ...], size: float) -> float:
+        """Everyone sends so many bytes to each of the others, all at the same time."""
+        return self.step_s(dict.fromkeys(permutations(group, 2), size))
+
+    def _around_s(self, group: tuple[str, ...], size: float) -> float:
+        """Everyone sends so many bytes to the next one, n - 1 times."""
+        around = zip(group, (*group[1:], group[0]), strict=True)
+        return (len(group) - 1) * self.step_s(dict.fromkeys(around, size))
 
 
 def _occupy(busy_s: dict[tuple[str, str], float], what: str, source: str, to: str, seconds: float) -> None:

@@ -17,10 +17,12 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from plait.costs.shares import Share
 from plait.planner.cut import Cut
 from plait.planner.serving_units import Demand, Unit, World
 from plait.plans.rules import TOKEN_BYTES
 from plait.schedules.generation import LAYERWISE
+from plait.spec.shards import even_rows
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -135,13 +137,14 @@ class _Pipelines:
         sizes, cached, users = self._sizes, float(round(self.world.middle)), self.ask.demand.slots
         item, largest = self._item_bytes, max(self._sizes)
         stages = {size: self._stages(orders, Work(size, size, cached, size)) for size in sizes}
-        path_s = self._links(orders, lambda link: link.transfer_s(largest * item)).sum(axis=1)
+        path_s = self._links(orders, lambda link: link.transfer_s(self._rows(orders, largest) * item)).sum(axis=1)
         path_s += self._back(orders, lambda link: link.transfer_s(largest * TOKEN_BYTES))
         total: Floats = stages[largest].sum(axis=0) + path_s[:, None]
         if self.ask.schedule == LAYERWISE:
             return total
         busy_s = sum(stages[size] * times for size, times in sizes.items())
-        link_s = self._links(orders, lambda link: link.occupied_s(users * item)).max(axis=1)
+        carried = sum(self._rows(orders, size) * times for size, times in sizes.items())
+        link_s = self._links(orders, lambda link: link.occupied_s(carried * item)).max(axis=1)
         link_s = np.maximum(link_s, self._back(orders, lambda link: link.occupied_s(users * TOKEN_BYTES)))
         longest: Floats = np.maximum(np.maximum(total, np.max(busy_s, axis=0)), link_s[:, None])
         return longest
@@ -157,8 +160,9 @@ class _Pipelines:
         ]
         stages = [self._stages(orders, work) for work in works]
         users, count = self.ask.demand.slots, self.bounds.shape[0] - 1
+        carried = [self._rows(orders, length) for length in lengths]
         if self.ask.schedule == LAYERWISE:
-            moved = sum(self._links(orders, lambda link: link.transfer_s(one * item)).sum(axis=1) for one in lengths)  # noqa: B023
+            moved = sum(self._links(orders, lambda link: link.transfer_s(one * item)).sum(axis=1) for one in carried)  # noqa: B023
             moved = moved + sum(
                 self._back(orders, lambda link: link.transfer_s(work.sampled * TOKEN_BYTES))  # noqa: B023
                 for work in works
@@ -168,7 +172,7 @@ class _Pipelines:
         latency_s = self._links(orders, lambda link: link.latency_s)
         ends = np.zeros_like(stages[0])
         sent = np.zeros_like(stages[0])
-        for length, stage in zip(lengths, stages, strict=True):
+        for length, stage in zip(carried, stages, strict=True):
             occupied_s = self._links(orders, lambda link: link.occupied_s(length * item))  # noqa: B023
             there = np.zeros_like(ends[0])
             for at in range(count):
@@ -177,7 +181,7 @@ class _Pipelines:
                     sent[at] = np.maximum(sent[at], ends[at]) + occupied_s[:, at, None]
                     there = sent[at] + latency_s[:, at, None]
         first_s: Floats = ends[-1] + self._back(orders, lambda link: link.transfer_s(TOKEN_BYTES))[:, None]
-        moved_s = self._links(orders, lambda link: link.occupied_s(sum(lengths) * item)).max(axis=1)
+        moved_s = self._links(orders, lambda link: link.occupied_s(sum(carried) * item)).max(axis=1)
         each_s = np.maximum(np.max(sum(stages), axis=0), moved_s[:, None])
         mean_s: Floats = first_s + (users - 1) / 2 * each_s
         return mean_s
@@ -185,6 +189,10 @@ class _Pipelines:
     @property
     def _item_bytes(self) -> float:
         return self.world.spec.hidden * self.world.model.sizes.item_bytes
+
+    def _rows(self, orders: Sequence[tuple[Unit, ...]], rows: int) -> int:
+        """Of so many rows those that a link of the first ranks carries."""
+        return even_rows(rows, len(orders[0][0].devices))[0]
 
     def _links(self, orders: Sequence[tuple[Unit, ...]], figure: Callable[..., float]) -> Floats:
         """Of every link [orders, stages - 1]."""
@@ -203,17 +211,23 @@ class _Pipelines:
         """As `ServingModel.stage_s` [cuts]."""
         key = _sort(self.world, unit), at, work
         if key not in self._seconds:
-            model, ranks = self.world.model, zip(unit.devices, unit.parts(self.world.spec), strict=True)
+            ranks = zip(unit.devices, self.world.parts(unit), strict=True)
             compute = np.max([self._rank(name, part, at, work) for name, part in ranks], axis=0)
-            if len(unit.devices) > 1:
-                each_s = model.tensor_exchange_s(unit.devices, work.tokens)
-                compute = compute + each_s * (self.bounds[at + 1] - self.bounds[at])
-                if at == self.bounds.shape[0] - 2:
-                    compute = compute + model.sample_exchange_s(unit.devices, work.sampled)
-            self._seconds[key] = compute
+            self._seconds[key] = compute + self._exchanged(unit, at, work) if len(unit.devices) > 1 else compute
         return self._seconds[key]
 
-    def _rank(self, name: str, part: float, at: int, work: Work) -> Floats:
+    def _exchanged(self, unit: Unit, at: int, work: Work) -> Floats:
+        """As `ServingModel.stage_exchange` [cuts]."""
+        model, layers, tokens = self.world.model, self.world.spec.layers, work.tokens
+        usual, last = (
+            model.layer_exchange(unit.devices, layer, tokens, work.sampled).seconds for layer in (0, layers - 1)
+        )
+        seconds: Floats = usual * (self.bounds[at + 1] - self.bounds[at])
+        if at == self.bounds.shape[0] - 2:
+            seconds = seconds + last - usual
+        return seconds + model.entry_exchange(unit.devices, tokens, is_first=at == 0).seconds
+
+    def _rank(self, name: str, part: Share, at: int, work: Work) -> Floats:
         world, model = self.world, self.world.model
         known = {
             layer: model.layer_s(name, layer, work.tokens, work.requests, work.cached, part)
@@ -233,7 +247,7 @@ class _Pipelines:
         key = _sort(world, unit), at
         if key not in self._fits:
             able = np.ones(self.bounds.shape[1], dtype=bool)
-            for part, free in zip(unit.parts(world.spec), world.free_bytes(unit), strict=True):
+            for part, free in zip(world.parts(unit), world.free_bytes(unit), strict=True):
                 held = np.concatenate([[0.0], np.cumsum(world.layer_bytes(part, demand))])
                 need = held[self.bounds[at + 1]] - held[self.bounds[at]] + world.fixed_bytes(part, demand)
                 if at == 0:

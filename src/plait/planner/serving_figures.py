@@ -25,6 +25,7 @@ from plait.schedules.batching import deal
 from plait.schedules.forecast import forecast_rounds
 from plait.schedules.generation import LAYERWISE, make_round
 from plait.simulator.simulate import simulate
+from plait.spec.shards import even_rows
 from plait.timeline.compare import COMPUTE, WAIT, covered_s, parts
 from plait.timeline.metrics import generation_metrics
 from plait.timeline.span import Part, Span
@@ -95,7 +96,8 @@ def _on_unit(world: World, unit: Unit, layers: tuple[int, int], work: MicroBatch
     if known is None:
         exchange = world.model.stage_exchange(unit.devices, layers, work)
         seconds = world.model.stage_s(unit.devices, layers, work, unit.shares)
-        known = world.known[key] = StageTime(seconds, exchange.seconds, exchange.sent_bytes * len(unit.devices))
+        sent_bytes = sum(exchange.by_rank(len(unit.devices)))
+        known = world.known[key] = StageTime(seconds, exchange.seconds, sent_bytes)
     return known
 
 
@@ -120,19 +122,21 @@ def decoding(world: World, way: Way) -> Decoding:
     works = {size: micro_batch(size, round(world.middle)) for size in sizes}
     stages = [{size: _stage(world, way, index, work) for size, work in works.items()} for index in range(len(way.cut))]
     links = [world.link(one, other) for one, other in pairwise(way.replicas[0])]
-    item, largest = world.spec.hidden * world.model.sizes.item_bytes, max(sizes)
-    path_s = sum(stage[largest].seconds for stage in stages) + sum(link.transfer_s(largest * item) for link in links)
+    item, largest, tp = world.spec.hidden * world.model.sizes.item_bytes, max(sizes), way.split.tp
+    path_s = sum(stage[largest].seconds for stage in stages)
+    path_s += sum(link.transfer_s(even_rows(largest, tp)[0] * item) for link in links)
     back_s = 0.0
     if links:
         back = world.link(way.replicas[0][-1], way.replicas[0][0])
         path_s += back.transfer_s(largest * TOKEN_BYTES)
         back_s = back.occupied_s(way.users * TOKEN_BYTES)
     busy_s = [sum(stage[size].seconds * times for size, times in sizes.items()) for stage in stages]
-    link_s = [link.occupied_s(way.users * item) for link in links]
+    carried = sum(even_rows(size, tp)[0] * times for size, times in sizes.items())  # by a group's first rank
+    link_s = [link.occupied_s(carried * item) for link in links]
     round_s = path_s if way.schedule == LAYERWISE else max(path_s, *busy_s, *link_s, back_s)
     exchange_s = sum(stage[size].exchange_s * times for stage in stages for size, times in sizes.items())
     sent = sum(stage[size].sent_bytes * times for stage in stages for size, times in sizes.items())
-    sent += way.users * (len(links) * item + TOKEN_BYTES * (len(stages) > 1)) * len(way.replicas[0][0].devices)
+    sent += way.users * (len(links) * item + TOKEN_BYTES * (len(stages) > 1) * tp)
     count = len(stages)
     compute_s, transfer_s = (sum(busy_s) - exchange_s) / count, (exchange_s + sum(link_s) + back_s) / count
     return Decoding(round_s, compute_s, min(transfer_s, max(0.0, round_s - compute_s)), sent)
@@ -182,22 +186,23 @@ def prefill(world: World, way: Way) -> tuple[float, float]:
         Row(0, 0, at, min(way.chunk, job.prompt_tokens - at), at + way.chunk >= job.prompt_tokens) for at in starts
     ]
     works = [MicroBatch((row,)) for row in chunks]
+    sizes = [even_rows(work.tokens, way.split.tp)[0] * item for work in works]
     stages = [[_stage(world, way, index, work).seconds for work in works] for index in range(len(way.cut))]
     links = [world.link(one, other) for one, other in pairwise(way.replicas[0])]
     back = world.link(way.replicas[0][-1], way.replicas[0][0]) if links else None
     if way.schedule == LAYERWISE:
-        first_s = sum(map(sum, stages)) + sum(link.transfer_s(work.tokens * item) for link in links for work in works)
+        first_s = sum(map(sum, stages)) + sum(link.transfer_s(size) for link in links for size in sizes)
         first_s += sum(back.transfer_s(work.sampled * TOKEN_BYTES) for work in works) if back else 0.0
         return first_s, first_s
     ends, sent = [0.0] * len(stages), [0.0] * len(stages)
-    for number, work in enumerate(works):
+    for number, size in enumerate(sizes):
         there = 0.0
         for index, stage in enumerate(stages):
             ends[index] = max(ends[index], there) + stage[number]
             if index < len(links):
-                sent[index] = max(sent[index], ends[index]) + links[index].occupied_s(work.tokens * item)
+                sent[index] = max(sent[index], ends[index]) + links[index].occupied_s(size)
                 there = sent[index] + links[index].latency_s
-    moved_s = [sum(link.occupied_s(work.tokens * item) for work in works) for link in links]
+    moved_s = [sum(map(link.occupied_s, sizes)) for link in links]
     return ends[-1] + (back.transfer_s(TOKEN_BYTES) if back else 0.0), max(*map(sum, stages), *moved_s, 0.0)
 
 
@@ -237,9 +242,9 @@ def simulated(world: World, way: Way) -> Mapping[str, float]:
     one = replace(way, replicas=(_slowest(world, way),), everyone=None)
     plan, costs = plan_of(world, one), world.model.costs()
     rounds = _decoding(plan, round(world.middle), _ROUNDS)
-    timeline = _firsts(plan, simulate(plan.layout, rounds, costs, world.spec))
-    sent_bytes = sum(span.payload_bytes for span in timeline.spans) / _ROUNDS * one.split.tp
-    decoded = _steady(timeline, sent_bytes)
+    timeline = simulate(plan.layout, rounds, costs, world.spec)
+    sent_bytes = sum(span.payload_bytes for span in timeline.spans) / _ROUNDS
+    decoded = _steady(_firsts(plan, timeline), sent_bytes)
     prompts = [world.job.prompt_tokens] * min(_PROMPTS, way.users)
     forecast = forecast_rounds(replace(plan, slots=len(prompts)), prompts, 1)
     firsts_s = _front(simulate(plan.layout, forecast, costs, world.spec), forecast)["ttft_s"]

@@ -11,28 +11,24 @@ from typing import NamedTuple
 import numpy as np
 
 from plait.costs.protocol import FREE, LinkCost
-from plait.costs.serving import ServingModel
+from plait.costs.serving import Part, ServingModel
+from plait.costs.shares import Share, rank_shares
 from plait.planner.capacity import PROCESS_BYTES
 from plait.planner.exact import Problem
 from plait.plans.rules import TOKEN_BYTES
 from plait.spec.cluster import Cluster, Device
 from plait.spec.job import Job
 from plait.spec.model import ModelSpec
+from plait.spec.shards import even_rows
 from plait.spec.tensors import has_experts
 
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """The devices of a stage, and the query heads that each holds; no shares: as even as they divide."""
+    """The devices of a stage, and what each gets, in proportion; no shares: as even as heads divide."""
 
     devices: tuple[str, ...]
     shares: tuple[int, ...] = ()
-
-    def parts(self, spec: ModelSpec) -> tuple[float, ...]:
-        """The part of a layer that each device holds."""
-        if not self.shares:
-            return (1 / len(self.devices),) * len(self.devices)
-        return tuple(heads / spec.heads for heads in self.shares)
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +148,7 @@ class World:
         return {}
 
     @cached_property
-    def _layer_bytes(self) -> dict[tuple[float, Demand], list[float]]:
+    def _layer_bytes(self) -> dict[tuple[Part, Demand], list[float]]:
         return {}
 
     @cached_property
@@ -201,7 +197,7 @@ class World:
         same = self.devices[source].host == self.devices[to].host
         return self.ordered[0], self.ordered[1 if same else self.equal_hosts]
 
-    def layer_bytes(self, part: float, demand: Demand) -> list[float]:
+    def layer_bytes(self, part: Part, demand: Demand) -> list[float]:
         """Weights and cache of every layer, on a device that holds `part` of it."""
         known_bytes = self._layer_bytes.get((part, demand))
         if known_bytes is not None:
@@ -214,11 +210,11 @@ class World:
         self._layer_bytes[part, demand] = found = [known[layer] for layer in self.alike]
         return found
 
-    def fixed_bytes(self, part: float, demand: Demand) -> float:
+    def fixed_bytes(self, part: Part, demand: Demand) -> float:
         """Workspace and process, which every stage takes beside its layers."""
         return self.model.workspace_bytes(self._at_once(demand), 0, demand.context, part) + PROCESS_BYTES
 
-    def last_bytes(self, part: float, demand: Demand) -> float:
+    def last_bytes(self, part: Part, demand: Demand) -> float:
         """The head, and the workspace of its logits."""
         workspace = self.model.workspace_bytes
         tokens = self._at_once(demand)
@@ -228,6 +224,10 @@ class World:
     def _at_once(self, demand: Demand) -> int:
         return max(demand.rows, min(demand.chunk, demand.context))
 
+    def parts(self, unit: Unit) -> tuple[Share, ...]:
+        """What each device of a unit holds of a layer."""
+        return rank_shares(self.spec, len(unit.devices), unit.shares, self.model.weights)
+
     def need_bytes(self, unit: Unit, layers: tuple[int, int], demand: Demand) -> list[int]:
         """What each device of a stage must hold."""
         key = unit.shares, len(unit.devices), self.sort(layers), demand
@@ -235,7 +235,7 @@ class World:
         if known is not None:
             return known
         needs = []
-        for part in unit.parts(self.spec):
+        for part in self.parts(unit):
             need = self.fixed_bytes(part, demand) + sum(self.layer_bytes(part, demand)[slice(*layers)])
             if layers[0] == 0:
                 need += self.model.first_bytes(part)
@@ -269,7 +269,8 @@ def problem(
         [world.link(one, other) if not in_order or at - before == 1 else FREE for at, other in enumerate(units)]
         for before, one in enumerate(units)
     ]
-    item = tokens * world.spec.hidden * world.model.sizes.item_bytes
+    ranks = len(units[0].devices)
+    item = even_rows(tokens, ranks)[0] * world.spec.hidden * world.model.sizes.item_bytes
     latency_s = np.array([[link.latency_s for link in row] for row in links])
     return Problem(
         layer_s=np.array([one[0] for one in seconds]),
@@ -291,25 +292,26 @@ def _seconds(
     world: World, unit: Unit, tokens: int, rows: int, cached: float
 ) -> tuple[list[float], float, float, float]:
     """Of every layer, and what a stage, the first and the last one take more."""
-    model = world.model
-    ranks = list(zip(unit.devices, unit.parts(world.spec), strict=True))
-    exchange_s = model.tensor_exchange_s(unit.devices, tokens) if len(ranks) > 1 else 0.0
+    model, devices = world.model, unit.devices
+    ranks = list(zip(devices, world.parts(unit), strict=True))
     known = {
-        layer: exchange_s + max(model.layer_s(name, layer, tokens, rows, cached, part) for name, part in ranks)
+        layer: max(model.layer_s(name, layer, tokens, rows, cached, part) for name, part in ranks)
         for layer in set(world.alike)
     }
-    sampled_s = model.sample_exchange_s(unit.devices, rows) if len(ranks) > 1 else 0.0
+    exchanged = [model.layer_exchange(devices, layer, tokens, rows).seconds for layer in range(world.spec.layers)]
+    entry_s = model.entry_exchange(devices, tokens, is_first=False).seconds
+    first_s = model.entry_exchange(devices, tokens, is_first=True).seconds - entry_s
     return (
-        [known[layer] for layer in world.alike],
-        max(model.fixed_s(name) for name in unit.devices),
-        max(model.first_s(name, tokens, rows) for name in unit.devices),
-        sampled_s + max(model.last_s(name, tokens, rows, part) for name, part in ranks),
+        [known[layer] + exchange_s for layer, exchange_s in zip(world.alike, exchanged, strict=True)],
+        max(model.fixed_s(name) for name in devices) + entry_s,
+        max(model.first_s(name, tokens, rows) for name in devices) + first_s,
+        max(model.last_s(name, tokens, rows, part) for name, part in ranks),
     )
 
 
 def _held(world: World, unit: Unit, demand: Demand) -> tuple[list[float], float, float, float]:
     """Bytes ÷ free bytes of the layers, a stage, the embedding and the head, each of the device that is fullest."""
-    ranks = list(zip(unit.parts(world.spec), world.free_bytes(unit), strict=True))
+    ranks = list(zip(world.parts(unit), world.free_bytes(unit), strict=True))
     layers = np.max([np.array(world.layer_bytes(part, demand)) / free for part, free in ranks], axis=0)
     return (
         [float(one) for one in layers],

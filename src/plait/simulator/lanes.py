@@ -34,21 +34,29 @@ class Channel:
 
 
 class Work(NamedTuple):
-    """A step of a compute or reduce lane: seconds alone, of which it exchanges some at its end, and bytes sent."""
+    """A step of a compute or reduce lane: seconds alone, of which it exchanges some at its end, and bytes sent.
+
+    `each`: bytes of each rank of a tensor group, where they differ.
+    """
 
     seconds: float
     load: Load = 0
     exchange_s: float = 0.0
     sent_bytes: int = 0
+    each: tuple[int, ...] = ()
 
 
 class Move(NamedTuple):
-    """A step of a p2p lane: a send, which keeps its link for some seconds, or a receive."""
+    """A step of a p2p lane: a send, which keeps its link for some seconds, or a receive.
+
+    `each`: bytes of each rank of a tensor group, where they differ; the longest message counts.
+    """
 
     channel: Channel
     sends: bool
     seconds: float
     payload_bytes: int
+    each: tuple[int, ...] = ()
 
 
 @dataclass(slots=True)

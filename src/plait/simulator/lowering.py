@@ -17,7 +17,16 @@ from plait.plans.action import Action, Kind, Lane
 from plait.plans.layout import Layout
 from plait.plans.notation import format_action
 from plait.plans.round import MicroBatch, Round
-from plait.plans.rules import Link, link, message_bytes, part_counts, partner, positions_by_stage, waits
+from plait.plans.rules import (
+    Link,
+    link,
+    message_bytes,
+    part_counts,
+    partner,
+    positions_by_stage,
+    rank_message_bytes,
+    waits,
+)
 from plait.simulator.lanes import Channel, LaneState, Move, Work
 
 _LANES = tuple(Lane)
@@ -57,12 +66,14 @@ class _Ends(NamedTuple):
 class Lowering:
     """Turns rounds into steps of lanes. `lanes[position]` (compute, p2p, reduce) and `channels` are what a replay runs.
 
-    `rounds`: how many there will be. `shared`: the hosts on which several positions compute. Errors: PlanError where an
-    action waits for one that is not there.
+    `rounds`: how many there will be. `slices`: each rank of a tensor group sends its rows of the activations, not all.
+    `shared`: the hosts on which several positions compute. Errors: PlanError where an action waits for one that is not
+    there.
     """
 
-    def __init__(self, layout: Layout, costs: Costs, hidden: int, rounds: int) -> None:
+    def __init__(self, layout: Layout, costs: Costs, hidden: int, rounds: int, *, slices: bool) -> None:
         self._layout, self._costs, self._hidden, self._rounds = layout, costs, hidden, rounds
+        self._slices = slices and layout.tp > 1
         self._stages = len(layout.stages)
         self._position_of = positions_by_stage(layout.positions)
         self.lanes = [_position(index) for index in range(len(layout.positions))]
@@ -153,7 +164,8 @@ class Lowering:
         if len(where.ranks) == 1:
             return Work(seconds, load)
         inside = costs.exchange(layout, stage, micro_batch, kind)
-        return Work(seconds, load, inside.seconds / parts, inside.sent_bytes // parts)
+        each = tuple(sent_bytes // parts for sent_bytes in inside.each)
+        return Work(seconds, load, inside.seconds / parts, inside.sent_bytes // parts, each)
 
     def _add_moves(self, lane: LaneState, actions: list[Action], one: Round, sizes: Sequence[int]) -> None:
         known, sent, moves, numbers = self._moves, self._sent, lane.moves, lane.numbers
@@ -178,8 +190,12 @@ class Lowering:
         ends = self._message_ends(action.stage, action.kind)
         if not ends.sends:
             return Move(ends.channel, False, 0.0, 0)
-        size = message_bytes(action, one.work[action.micro_batch], self._layout, self._hidden)
-        return Move(ends.channel, True, ends.channel.cost.occupied_s(size), size)
+        micro_batch = one.work[action.micro_batch]
+        each: tuple[int, ...] = ()
+        if self._slices:
+            each = rank_message_bytes(action, micro_batch, self._layout, self._hidden)
+        size = max(each) if each else message_bytes(action, micro_batch, self._layout, self._hidden)
+        return Move(ends.channel, True, ends.channel.cost.occupied_s(size), size, each)
 
     def _message_ends(self, stage: int, kind: Kind) -> _Ends:
         known = self._ends.get((stage, kind.value))

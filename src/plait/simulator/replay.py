@@ -149,7 +149,7 @@ class Replay:
                     break
                 if second_s[needed] > ready_s:
                     ready_s = second_s[needed]
-            channel, sends, seconds, _ = moves[at]
+            channel, sends, seconds, _, _ = moves[at]
             number = numbers[at]
             if sends:
                 moment_s = ready_s

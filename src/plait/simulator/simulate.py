@@ -31,15 +31,23 @@ from plait.timeline.timeline import Timeline
 
 
 def simulate(
-    layout: Layout, rounds: Sequence[Round], costs: Costs, spec: ModelSpec, *, replicas: bool = True
+    layout: Layout,
+    rounds: Sequence[Round],
+    costs: Costs,
+    spec: ModelSpec,
+    *,
+    replicas: bool = True,
+    slices: bool = True,
 ) -> Timeline:
     """The predicted timeline of consecutive rounds, from second 0. Errors: PlanError where they get stuck.
 
-    Ranks of one position do the same at the same time. `replicas`: spans of all of them; without, of each position's
-    first rank alone, which stands for the others (a mesh of 16,384 ranks has few positions).
+    Ranks of one position do the same at the same time; bytes are each rank's own. `replicas`: spans of all of them;
+    without, of each position's first rank alone, which stands for the others (a mesh of 16,384 ranks has few
+    positions). `slices`: each rank of a tensor group hands on its rows of the activations, as generation does, and not
+    all of them.
     """
     with no_collection():
-        lowering = Lowering(layout, costs, spec.hidden, len(rounds))
+        lowering = Lowering(layout, costs, spec.hidden, len(rounds), slices=slices)
         for carried in rounds[0].carried_in if rounds else ():
             lowering.carry_in(Action(carried.round, len(layout.stages) - 1, Kind.SEND_TOKENS, carried.micro_batch))
         for one in rounds:
@@ -49,18 +57,20 @@ def simulate(
         ranks = [layout.stages[stages[0]].ranks for stages in layout.positions]
         shown = ranks if replicas else [of_position[:1] for of_position in ranks]
         hosts = {rank: stage.host for stage in layout.stages for rank in stage.ranks[: None if replicas else 1]}
-        return Timeline("predicted", _spans(lowering.lanes, shown, layout.epoch), hosts)
+        return Timeline("predicted", _spans(lowering.lanes, shown, layout), hosts)
 
 
-def _spans(positions: Sequence[Sequence[LaneState]], ranks: Sequence[tuple[int, ...]], epoch: int) -> tuple[Span, ...]:
+def _spans(
+    positions: Sequence[Sequence[LaneState]], ranks: Sequence[tuple[int, ...]], layout: Layout
+) -> tuple[Span, ...]:
     """All spans in the order of their start."""
     spans: list[Span] = []
     starts_s: list[float] = []
     for lanes, of_position in zip(positions, ranks, strict=True):
         for lane in lanes:
             make = _of_moves if lane.moves else _of_works
-            for rank in of_position:
-                spans += make(lane, rank, epoch)
+            for place, rank in enumerate(of_position):
+                spans += make(lane, rank, layout.epoch, place % layout.tp)
                 starts_s += lane.starts_s
     order = np.argsort(np.array(starts_s), kind="stable")
     return tuple([spans[index] for index in order.tolist()])
@@ -70,7 +80,7 @@ def _spans(positions: Sequence[Sequence[LaneState]], ranks: Sequence[tuple[int, 
 _new = tuple.__new__
 
 
-def _of_works(lane: LaneState, rank: int, epoch: int) -> list[Span]:
+def _of_works(lane: LaneState, rank: int, epoch: int, index: int) -> list[Span]:
     return [
         _new(
             Span,
@@ -80,7 +90,7 @@ def _of_works(lane: LaneState, rank: int, epoch: int) -> list[Span]:
                 rank,
                 start_s,
                 end_s,
-                work[3],
+                work[4][index] if work[4] else work[3],
                 (Part(COMPUTE, start_s, end_s - work[2]), Part(TRANSFER, end_s - work[2], end_s)) if work[2] else (),
             ),
         )
@@ -88,13 +98,15 @@ def _of_works(lane: LaneState, rank: int, epoch: int) -> list[Span]:
     ]
 
 
-def _of_moves(lane: LaneState, rank: int, epoch: int) -> list[Span]:
+def _of_moves(lane: LaneState, rank: int, epoch: int, index: int) -> list[Span]:
     spans = []
     ends_s, sent_s = lane.ends_s, lane.sent_s
     if sent_s:
         ends_s = [sent_s.get(at, end_s) for at, end_s in enumerate(ends_s)]
     columns = zip(lane.actions, lane.moves, lane.starts_s, lane.moved_s, ends_s, strict=True)
-    for action, (_, sends, _, payload_bytes), start_s, moved_s, end_s in columns:
+    for action, (_, sends, _, payload_bytes, each), start_s, moved_s, end_s in columns:
+        if each:
+            payload_bytes = each[index]
         parts: tuple[Part, ...] = ()
         if not sends:
             parts = (_new(Part, (WAIT, start_s, end_s)),)

@@ -52,7 +52,7 @@ def forecast_step(plan: TrainingPlan, spec: ModelSpec, cluster: Cluster | None) 
     machines = _priced(plan, spec, cluster)
     work = sequences(plan.setup.micro_batches, plan.setup.micro_batch, plan.sequence)
     one = make_training_round(0, plan.layout, plan.setup, work, machines.buckets)
-    timeline = simulate(plan.layout, [one], machines.costs, spec, replicas=False)
+    timeline = simulate(plan.layout, [one], machines.costs, spec, replicas=False, slices=False)
     curves = memory_over_time(timeline, [one], plan.layout, machines.costs)
     peaks = {rank: curve.peak_bytes for rank, curve in curves.items()}
     metrics = training_metrics(
