@@ -21,7 +21,7 @@ from plait.spec.presets import model_preset
 from plait.spec.shards import make_shards, whole_shard
 
 from .models import CASES, _ours, float64_reference
-from .training_ranks import fresh, group_error, model
+from .training_ranks import bound, fresh, group_error, model
 from .training_steps import BOUND, RATE, Learner, Step, steps, told, worst_error
 
 FLOAT64, FLOAT32 = torch.float64, torch.float32
@@ -102,7 +102,7 @@ def test_any_tensor_group_equals_one_process(
     cut: tuple[int, ...],
 ) -> None:
     shares = [1.0] + [3.0] * (tp - 1) if slow else []
-    assert group_error(tp, case, tied, dtype, *shape, sequence, shares, cut) < BOUND[dtype]
+    assert group_error(tp, case, tied, dtype, *shape, sequence, shares, cut) < bound(case, tied, dtype, *shape, cut)
 
 
 @pytest.mark.soak
@@ -112,7 +112,7 @@ def test_any_tensor_group_equals_one_process(
 @pytest.mark.parametrize("case", sorted(CASES))
 def test_every_tensor_group_equals_one_process(case: str, tp: int, tied: bool, sequence: bool) -> None:
     for dtype in (FLOAT64, FLOAT32):
-        assert group_error(tp, case, tied, dtype, sequence=sequence) < BOUND[dtype]
+        assert group_error(tp, case, tied, dtype, sequence=sequence) < bound(case, tied, dtype)
 
 
 def test_t10_norms_that_see_only_their_rows_are_summed() -> None:

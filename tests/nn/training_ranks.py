@@ -9,11 +9,11 @@ from functools import cache
 import torch
 from torch import nn
 
-from plait.spec.shards import make_shards
+from plait.spec.shards import make_shards, whole_shard
 from tests.comm.ranks import ThreadRanks
 
 from .models import Tiny, _ours, tiny
-from .training_steps import Learner, Step, assert_copies_equal, rank_steps, steps, worst_error
+from .training_steps import BOUND, Learner, Step, assert_copies_equal, rank_steps, steps, worst_error
 
 
 def fresh(case: str, tied: bool) -> Tiny:
@@ -35,6 +35,31 @@ def alone(case: str, tied: bool, dtype: torch.dtype, batch: int, length: int, cu
     """The steps in one process."""
     learner = Learner(model(case, tied), dtype, cut=cut)
     return [learner.step(one) for one in steps(batch, length)]
+
+
+@cache
+def bound(
+    case: str, tied: bool, dtype: torch.dtype, batch: int = 2, length: int = 7, cut: tuple[int, ...] = ()
+) -> float:
+    """What the error must stay below: the project's bound, or where that is more, in float32, twice what one process is
+    off itself from float64. (Two steps of a tiny model under yarn amplify rounding to 2e-5.)
+    """
+    if dtype == torch.float64:
+        return BOUND[dtype]
+    made, given = model(case, tied), {"case": case, "tied": tied, "batch": batch, "length": length, "cut": cut}
+    exact = [
+        Step(
+            one.loss,
+            *({name: tensor.float() for name, tensor in part.items()} for part in (one.gradients, one.weights)),
+        )
+        for one in alone(**given, dtype=torch.float64)
+    ]
+    whole = whole_shard(made.spec)
+    rounding = [
+        worst_error(made, one, theirs, whole, dtype)
+        for one, theirs in zip(alone(**given, dtype=dtype), exact, strict=True)
+    ]
+    return max(BOUND[dtype], 2 * max(rounding))
 
 
 def group_error(
