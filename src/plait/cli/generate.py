@@ -1,17 +1,21 @@
-"""``plait generate``: run a model that is split over local processes."""
+"""``plait generate``: run a model that is split over local processes, or over those that torchrun has started."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from plait.cli.output import verb, words, write_json
+from plait.cli.output import RUN_EXIT, verb, words, write_json
 from plait.cli.watch import Watch
+from plait.comm.launcher import Environment, environment
 from plait.errors import PlanError, RequestError
 
 if TYPE_CHECKING:
+    from plait.generation.generate import Result
     from plait.generation.planning import Options
 
 _LAYERS_HELP = "Layers of each stage, as in 12,18; or their proportions, as in 3:3:2."
@@ -116,20 +120,59 @@ def generate(
         threads=threads,
         chat=chat,
     )
-    _run(read_prompts(prompt, prompt_file), options, run, verify=verify, as_json=json)
+    here = environment()
+    if here is not None and here.rank > 0:
+        _follow(here, options)
+    else:
+        prompts = partial(read_prompts, prompt, prompt_file)
+        _run(here, prompts, options, run, verify=verify, as_json=json)
 
 
-def _run(prompts: list[str], options: Options, run: Path | None, *, verify: bool, as_json: bool) -> None:
-    from plait.generation.generate import generate as run_generate
+def _follow(here: Environment, options: Options) -> None:
+    """A rank of a launcher: all that it has to say, rank 0 says."""
+    from plait.generation.torchrun import follow
+
+    if not follow(here, options):
+        raise typer.Exit(RUN_EXIT)
+
+
+def _run(
+    here: Environment | None,
+    prompts: Callable[[], list[str]],
+    options: Options,
+    run: Path | None,
+    *,
+    verify: bool,
+    as_json: bool,
+) -> None:
     from plait.reports.terminal import report
 
     console = words()
     watch = Watch(console, options.max_tokens, as_json=as_json)
     with watch:
-        result = run_generate(prompts, options, watch=watch, run=run, check=verify)
+        result = _generated(here, prompts, options, watch, run, check=verify)
     if as_json:
         write_json(result.json)
         return
     console.print()
     report(result.record, console)
     console.print(f"run kept in {result.run} (plait report {result.run})", soft_wrap=True)
+
+
+def _generated(
+    here: Environment | None,
+    prompts: Callable[[], list[str]],
+    options: Options,
+    watch: Watch,
+    run: Path | None,
+    *,
+    check: bool,
+) -> Result:
+    """With ranks of its own, or where a launcher has started this one, with all of the launcher's."""
+    if here is None:
+        from plait.generation.generate import generate as run_generate
+
+        return run_generate(prompts(), options, watch=watch, run=run, check=check)
+    from plait.generation.torchrun import lead
+
+    return lead(here, prompts, options, watch=watch, run=run, check=check)

@@ -152,5 +152,5 @@ class Session:
         place = layout.tensor_group(number, rank).index(rank)
         part = f", tensor rank {place} of {layout.tp}" if layout.tp > 1 else ""
         host = self._ranks.places.hosts.get(rank)
-        where = f"host {host}, " if host else ""
+        where = "" if not host else f"{host}, " if host.startswith("host ") else f"host {host}, "
         return f"rank {rank} ({where}stage {number}, layers {first} to {end - 1}{part})"
