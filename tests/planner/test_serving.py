@@ -197,15 +197,20 @@ class TestP8:
         assert "its 160 all-reduces of 16.0 KiB cross links of 125 MB/s and 100 µs" in tensor.loses
 
     def test_the_break_even_link(self) -> None:
-        """By hand: both equal where 160 × 16,384 bytes take what pipeline − half − 160 × latency leaves."""
+        """By hand: both equal where what tensor sends more takes as long as pipeline − half − latencies leaves.
+
+        It sends 160 sums of 16,384 bytes for the layers, one for the embedding, and 16 bytes of candidates, each after
+        a latency; the pipeline 16,384 bytes and a token of 8.
+        """
         choice = self.plan(100e-6, GBIT)
         pipeline = choice.chosen.predicted["time_per_token_s"]
-        tensor = of_kind(choice, "tensor").predicted["time_per_token_s"] - 160 * (100e-6 + 16384 / 125e6)
-        left = pipeline - 16384 / 125e6 - tensor - 160 * 100e-6
+        tensor = of_kind(choice, "tensor").predicted["time_per_token_s"]
+        half = tensor - 162 * 100e-6 - (161 * 16384 + 16) / 125e6
+        left = pipeline - (16384 + 8) / 125e6 - half - 162 * 100e-6
         (one,) = choice.break_even
         assert (one.kind, one.quantity) == ("tensor", "bandwidth")
-        assert one.value == pytest.approx(160 * 16384 / left, rel=0.01)
-        assert one.text == "tensor wins over pipeline from 5.19 Gb/s on (between hosts, at a latency of 100 µs)"
+        assert one.value == pytest.approx((160 * 16384 + 8) / left, rel=0.001)
+        assert one.text == "tensor wins over pipeline from 5.36 Gb/s on (between hosts, at a latency of 100 µs)"
 
     @pytest.mark.parametrize(("factor", "kind"), [(0.98, "pipeline"), (1.02, "tensor")])
     def test_the_answer_changes_there(self, factor: float, kind: str) -> None:
@@ -219,8 +224,8 @@ class TestP8:
             0.0199 + 160 * (30e-6 + 16384 / 1.25e9), rel=0.01
         )
         assert [one.text for one in choice.break_even] == [
-            "tensor wins over pipeline from 1.38 Gb/s on (between hosts, at a latency of 30 µs)",
-            "tensor wins over pipeline up to a latency of 112 µs (between hosts, at 10 Gb/s)",
+            "tensor wins over pipeline from 1.39 Gb/s on (between hosts, at a latency of 30 µs)",
+            "tensor wins over pipeline up to a latency of 111 µs (between hosts, at 10 Gb/s)",
         ]
 
     def test_a_prompt_loses_by_what_it_moves(self) -> None:
