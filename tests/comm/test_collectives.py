@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from plait.comm import threads
-from plait.comm.contract import Endpoint, Group
+from plait.comm.contract import Endpoint, Group, Tag
 from plait.errors import RunError
 from tests.comm.ranks import Ranks, ThreadRanks
 
@@ -188,6 +188,58 @@ def test_ranks_that_call_different_things_are_told(ranks: Ranks, kind: str, thei
         f"rank 0 calls {mine}, but rank 1 calls {theirs}: {rule}",
         f"rank 1 calls {theirs}, but rank 0 calls {mine}: {rule}",
     ]
+
+
+def cut_differently(endpoint: Endpoint, gather: bool) -> str:
+    """Both bring what fits their own sizes; the sizes differ, their sum does not."""
+    group, sizes = Group((0, 1)), ([2, 2], [3, 1])[endpoint.rank]
+    try:
+        if gather:
+            endpoint.all_gather(group, torch.zeros(sizes[endpoint.rank], 3), sizes)
+        else:
+            endpoint.reduce_scatter(group, torch.zeros(4, 3), sizes)
+    except RunError as error:
+        return str(error)
+    return ""
+
+
+@pytest.mark.parametrize("gather", [True, False])
+def test_ranks_that_cut_differently_are_told(ranks: Ranks, gather: bool) -> None:
+    what = f"{'all_gather' if gather else 'reduce_scatter'} of 48 bytes of float32"
+    rule = "the ranks of a group call its collectives in the same order, with the same sizes"
+    assert ranks.run(cut_differently, 2, gather=gather) == [
+        f"rank {me} and rank {1 - me} call {what}, but cut it differently among the ranks: {rule}" for me in (0, 1)
+    ]
+
+
+def sum_with_a_message_queued(endpoint: Endpoint) -> float:
+    """Rank 0 has a message for 2 that found no room, and sums with 1, who waits for what 2 sends only after it."""
+    first, second, third = (Tag(0, 0, action) for action in range(3))
+    total = torch.ones(1)
+    if endpoint.rank == 2:
+        endpoint.wait(lambda: endpoint.poll(0), "rank 0 to have no room", 20)
+        for tag in (first, second):
+            endpoint.receive(0, tag, 20)
+        endpoint.send(1, third, torch.ones(1))
+        return 2.0
+    if endpoint.rank == 1:
+        endpoint.receive(2, third, 20)
+    else:
+        endpoint.send(2, first, torch.ones(1))
+        queued = [second]
+        assert not endpoint.try_send(2, second, torch.ones(1))
+        endpoint.post(2, b"no room")
+
+        def idle() -> None:
+            if queued and endpoint.try_send(2, queued[0], torch.ones(1)):
+                queued.clear()
+
+        endpoint.idle = idle
+    return endpoint.all_reduce(Group((0, 1)), total).item()
+
+
+def test_what_is_queued_moves_on_while_a_collective_waits(ranks: Ranks) -> None:
+    assert ranks.run(sum_with_a_message_queued, 3, capacity=1) == [2.0, 2.0, 2.0]
 
 
 def add_backwards(pieces: list[torch.Tensor]) -> torch.Tensor:

@@ -22,6 +22,7 @@ from plait.comm.bells import Bells
 from plait.comm.contract import Endpoint, Group, Tag
 from plait.comm.shm import ShmEndpoint, ShmMesh
 from plait.errors import RunError, WaitTimeout
+from tests.comm.test_collectives import everyone
 from tests.comm.test_storm import storm
 
 TAG = Tag(0, 0, 1)
@@ -262,3 +263,18 @@ def test_machines_of_weak_order_and_without_memfd(monkeypatch: pytest.MonkeyPatc
         assert storm(endpoint, seed=1, acts=30) == []
 
     both(endpoints, program, program)
+
+
+def test_collectives_on_machines_of_weak_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every collective with its fences, pairs and larger groups, small and large."""
+    for module in (exchange, pair_sum):
+        monkeypatch.setattr(module, "STRONG_ORDER", False)
+    for size in (2, 3):
+        mesh = ShmMesh.create(size, capacity=2)
+        endpoints = [mesh.attach(rank) for rank in range(size)]
+        mesh.close_parent()
+
+        def program(endpoint: Endpoint) -> None:
+            assert everyone(endpoint, [0, 7, 4097, 70_001], ["float32", "bfloat16"]) == []
+
+        both(endpoints, *[program] * size)

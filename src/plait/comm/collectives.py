@@ -12,7 +12,7 @@ from struct import Struct
 
 import torch
 
-from plait.comm.calls import CODES, DTYPES, NO_DTYPE, Call, Op, code_of, row_bytes
+from plait.comm.calls import CODES, DTYPES, NO_DTYPE, Call, Op, code_of, cut_of, row_bytes
 from plait.comm.contract import Group
 from plait.comm.exchange import NUMPY_CODES, Array, Steps
 from plait.comm.link import MAX_DIMENSIONS, host_tensor
@@ -113,7 +113,7 @@ class Collectives:
         start = sum(sizes[: steps.index])
         mine = tensor[start : start + sizes[steps.index]].clone()
         flat, size = _flat(mine, code), mine.nbytes
-        call = Call(Op.REDUCE_SCATTER, code, tensor.nbytes).pack()
+        call = Call(Op.REDUCE_SCATTER, code, tensor.nbytes, cut_of(sizes)).pack()
 
         def take(offset: int) -> None:
             if offset < size:
@@ -142,7 +142,7 @@ class Collectives:
         others = [index for index in range(len(sizes)) if index != steps.index]
         own = (tensor.data_ptr(), tensor.nbytes)
         into = [address + starts[index] for index in others]
-        call = Call(Op.ALL_GATHER, code_of(tensor.dtype), whole.nbytes).pack()
+        call = Call(Op.ALL_GATHER, code_of(tensor.dtype), whole.nbytes, cut_of(sizes)).pack()
         _gather(steps, [own] * len(others), into, [counts[index] for index in others], call)
         return whole
 

@@ -3,6 +3,22 @@
 In a step both ranks of a pair give something (perhaps nothing), and each waits for what the other gave. Steps are
 counted by pair, so that any groups, overlapping ones too, may follow each other in any order. Two slots suffice: who
 writes step s + 2 has seen the other's step s + 1, and the other gave that only after it had read step s.
+
+# Why that holds with any number of ranks, also where the processor keeps no order (ARM)
+
+Let i and j be a pair, in groups of any size. `region` names the orders. Every `give` is: write slot and call, fence,
+raise the counter. Every `meet` is: see the counter, fence, then read slot and call.
+
+1. *Publish*, i's slot of step s to j: i's writes come before its fence and counter, j's reads behind the counter and
+   its fence. So j reads what i wrote, or later; by 2 there is no later.
+2. *Reuse*, i's slot of step s by step s + 2: j reads it before it gives step s + 1, since a collective has taken all of
+   a step before it gives the next one to anyone; the fence in that `give` keeps the reads before the counter. i writes
+   step s + 2 only after it has met step s + 1 of j, and the fence in `meet` keeps the writes behind that look.
+
+A third rank is in neither: what i adds and hands round lies in i's own memory between a `meet` and the next `give`, and
+is published to j by i's own fence and counter. So nothing here asks that all ranks see two writers' stores in the same
+order, which older ARM does not promise. A fence orders all of a rank's accesses, so those of one pair are in
+order with those of every other.
 """
 
 from __future__ import annotations
@@ -17,15 +33,10 @@ from plait.comm.calls import DTYPES, Call, mismatch
 from plait.comm.link import Outgoing
 from plait.comm.region import STRONG_ORDER, Place, Region, move
 from plait.errors import RunError
+from plait.plans.exchanges import AT_ONCE_BYTES, BLOCK_BYTES
 
 Await = Callable[[Callable[[], bool | None], str, Sequence[int]], bool]
 """Waits until the function returns True: what for, and for which ranks."""
-
-STEP_BYTES = 1 << 19
-"""What a step carries at most. Between two ranks any size does; more ranks than cores like few switches."""
-
-SMALL_BYTES = 1 << 14
-"""Up to here every rank adds everything, at once, also among more than two."""
 
 Array = npt.NDArray[np.float32] | torch.Tensor
 """Elements in a row that `+` and `+=` add: numpy's (of several dtypes, whatever the type says) or torch's."""
@@ -41,7 +52,7 @@ class Side:
 
     def __init__(self, region: Region, place: Place) -> None:
         self.at = place.call >> 3
-        self.slot_bytes = min(STEP_BYTES, place.slot_bytes)
+        self.slot_bytes = min(BLOCK_BYTES, place.slot_bytes)
         self.addresses = tuple(region.address + place.call_slot(parity) for parity in (0, 1))
         self._offsets = tuple(place.call_slot(parity) for parity in (0, 1))
         self._bytes = region.bytes
@@ -115,7 +126,7 @@ class Steps:
         self.index = ranks.index(rank)
         self.pairs = tuple(pairs)
         self.others = tuple(pair.rank for pair in pairs)
-        self.small_bytes = min([SMALL_BYTES, *(pair.slot_bytes for pair in pairs)])
+        self.small_bytes = min([AT_ONCE_BYTES, *(pair.slot_bytes for pair in pairs)])
         self.spins, self._wait, self.fence = spins, wait, fence
 
     def give(self, address: int, count_bytes: int, call: int) -> None:

@@ -13,8 +13,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from plait.comm.exchange import NUMPY_CODES, SMALL_BYTES, Steps, as_array
+from plait.comm.exchange import NUMPY_CODES, Steps, as_array
 from plait.comm.region import STRONG_ORDER, move
+from plait.plans.exchanges import AT_ONCE_BYTES
 
 _RECIPES = 256
 
@@ -29,7 +30,7 @@ class PairSum:
         self._at_mine, self._at_theirs = self._pair.mine.at, self._pair.theirs.at
         self._out = self._pair.mine.addresses
         self._tell = self._pair.tell
-        self._scratch = bytearray(SMALL_BYTES)
+        self._scratch = bytearray(AT_ONCE_BYTES)
         self._scratch_address = torch.frombuffer(self._scratch, dtype=torch.uint8).data_ptr()
         self._recipes: dict[int, tuple[Callable[..., Any], Any, Any, Any]] = {}
 
@@ -62,7 +63,7 @@ class PairSum:
     def _recipe(self, call: int, size: int, parity: int) -> tuple[Callable[..., Any], Any, Any, Any]:
         """What adds, the parts in rank order, and where the sum goes."""
         code = call >> 4 & 15
-        total = as_array(self._scratch, code, SMALL_BYTES)
+        total = as_array(self._scratch, code, AT_ONCE_BYTES)
         count = size // total.itemsize
         parts = [side.view(parity, code)[:count] for side in (self._pair.mine, self._pair.theirs)]
         if self._steps.index == 1:

@@ -32,15 +32,19 @@ class EndpointGroup:
         self._others = tuple(rank for rank in ranks if rank != endpoint.rank)
         self._record = record
         self._times: list[tuple[float, float]] = []
-        self._sent_bytes = 0
+        self._sent_bytes = self._total()
 
     def take(self) -> Exchanged:
         """What was exchanged since this was last asked; the bytes are what the transport wrote."""
         times = tuple(self._times)
         self._times.clear()
-        total = sum(self._endpoint.traffic(other).payload_bytes for other in self._others)
+        total = self._total()
         sent, self._sent_bytes = total - self._sent_bytes, total
         return sent, times
+
+    def _total(self) -> int:
+        """Payload that went to the others of the group, ever."""
+        return sum(self._endpoint.traffic(other).payload_bytes for other in self._others)
 
     def all_reduce(self, tensor: torch.Tensor) -> torch.Tensor:
         """See `nn.TensorGroup`."""

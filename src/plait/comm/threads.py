@@ -10,16 +10,18 @@ import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from typing import TypeVar
 
 import torch
 from typing_extensions import override
 
-from plait.comm.calls import NO_DTYPE, Call, Op, add_in_order, code_of, mismatch, row_bytes
+from plait.comm.calls import NO_DTYPE, Call, Op, add_in_order, code_of, cut_of, mismatch, row_bytes
 from plait.comm.contract import DEFAULT_TIMEOUT_S, Endpoint, Group, Tag, Traffic, timed_out
 from plait.comm.inbox import Inbox
 from plait.comm.lost import LEFT, Gone, check_alive
 from plait.errors import RunError
+from plait.plans.exchanges import AT_ONCE_BYTES, BLOCK_BYTES
 
 T = TypeVar("T")
 
@@ -154,26 +156,38 @@ class ThreadEndpoint(Endpoint):
     @override
     def all_reduce(self, group: Group, tensor: torch.Tensor) -> torch.Tensor:
         call = Call(Op.ALL_REDUCE, code_of(tensor.dtype), tensor.nbytes)
-        pieces = self._meet(group, call, [_copy(tensor)])
+        if tensor.nbytes <= AT_ONCE_BYTES or len(group.ranks) <= 2:
+            total = add_in_order([piece for (piece,) in self._meet(group, call, [_copy(tensor)])])
+        else:
+            blocks = torch.split(_copy(tensor).view(-1), BLOCK_BYTES // tensor.element_size() * len(group.ranks))
+            total = torch.cat([self._reduce_pieces(group, call, block) for block in blocks]).view(tensor.shape)
         with torch.no_grad():
-            tensor.copy_(add_in_order([piece for (piece,) in pieces]))
+            tensor.copy_(total)
         return tensor
+
+    def _reduce_pieces(self, group: Group, call: Call, block: torch.Tensor) -> torch.Tensor:
+        """The sum of a block of a larger tensor: each rank adds one piece and hands it round."""
+        ranks, mine = len(group.ranks), group.ranks.index(self.rank)
+        bounds = [len(block) * index // ranks for index in range(ranks + 1)]
+        pieces = list(torch.split(block, [end - start for start, end in pairwise(bounds)]))
+        met = self._meet(group, call, pieces, to_each=True)
+        return torch.cat([piece for (piece,) in self._meet(group, call, [add_in_order([p[mine] for p in met])])])
 
     @override
     def reduce_scatter(self, group: Group, tensor: torch.Tensor, sizes: Sequence[int]) -> torch.Tensor:
-        call = Call(Op.REDUCE_SCATTER, code_of(tensor.dtype), tensor.nbytes)
-        met = self._meet(group, call, list(torch.split(_copy(tensor), list(sizes))))
+        call = Call(Op.REDUCE_SCATTER, code_of(tensor.dtype), tensor.nbytes, cut_of(sizes))
+        met = self._meet(group, call, list(torch.split(_copy(tensor), list(sizes))), to_each=True)
         mine = group.ranks.index(self.rank)
         return add_in_order([pieces[mine] for pieces in met])
 
     @override
     def all_gather(self, group: Group, tensor: torch.Tensor, sizes: Sequence[int]) -> torch.Tensor:
-        call = Call(Op.ALL_GATHER, code_of(tensor.dtype), sum(sizes) * row_bytes(tensor))
+        call = Call(Op.ALL_GATHER, code_of(tensor.dtype), sum(sizes) * row_bytes(tensor), cut_of(sizes))
         return torch.cat([piece for (piece,) in self._meet(group, call, [_copy(tensor)])])
 
     @override
     def all_to_all(self, group: Group, pieces: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        met = self._meet(group, Call(Op.ALL_TO_ALL, NO_DTYPE, 0), [_copy(piece) for piece in pieces])
+        met = self._meet(group, Call(Op.ALL_TO_ALL, NO_DTYPE, 0), [_copy(piece) for piece in pieces], to_each=True)
         mine = group.ranks.index(self.rank)
         return [theirs[mine] for theirs in met]
 
@@ -189,21 +203,26 @@ class ThreadEndpoint(Endpoint):
     def barrier(self, group: Group) -> None:
         self._meet(group, Call(Op.BARRIER, NO_DTYPE, 0), [])
 
-    def _meet(self, group: Group, call: Call, brought: list[torch.Tensor]) -> list[list[torch.Tensor]]:
-        """Bring tensors to the group's next meeting; what everyone brought, in rank order."""
+    def _meet(
+        self, group: Group, call: Call, brought: list[torch.Tensor], *, to_each: bool = False
+    ) -> list[list[torch.Tensor]]:
+        """Bring tensors to the group's next meeting: all to everyone, or one `to_each` rank.
+
+        Returns what everyone brought, in rank order.
+        """
         ranks = group.ranks
         others = [rank for rank in ranks if rank != self.rank]
         for other in others:
             self._link(self.rank, other)
         key = (ranks, self._calls[ranks])
         self._calls[ranks] += 1
-        self._count(others, brought, call.op)
+        self._count(group, brought, to_each)
         with self._mesh.lock:
             meeting = self._mesh.meetings.setdefault(key, _Meeting())
             meeting.brought[self.rank] = (call, brought)
             self._mesh.tell(others)
         what = f"{call} of ranks {', '.join(map(str, ranks))}"
-        self.wait(lambda: len(meeting.brought) == len(ranks) or None, what, peers=others)
+        self.wait(lambda: self._met(meeting, len(ranks)), what, peers=others)
         with self._mesh.lock:
             meeting.left += 1
             if meeting.left == len(ranks):
@@ -213,13 +232,18 @@ class ThreadEndpoint(Endpoint):
                 raise mismatch(call, self.rank, meeting.brought[rank][0], rank)
         return [meeting.brought[rank][1] for rank in ranks]
 
-    def _count(self, others: Sequence[int], brought: list[torch.Tensor], op: Op) -> None:
-        """Payload bytes: all of it to everyone, or one piece each."""
-        pieces = op in (Op.REDUCE_SCATTER, Op.ALL_TO_ALL)
-        ranks = sorted((*others, self.rank))
-        for other in others:
-            sent = brought[ranks.index(other)].nbytes if pieces else sum(tensor.nbytes for tensor in brought)
-            self._mesh.links[self.rank, other].payload_bytes += sent
+    def _met(self, meeting: _Meeting, size: int) -> bool | None:
+        """Whether everyone has come. Until then what this rank has queued moves on."""
+        if len(meeting.brought) < size and self.idle is not None:
+            self.idle()
+        return len(meeting.brought) == size or None
+
+    def _count(self, group: Group, brought: list[torch.Tensor], to_each: bool) -> None:
+        """Payload bytes: what each other rank is given to read."""
+        for index, other in enumerate(group.ranks):
+            if other != self.rank:
+                given = brought[index : index + 1] if to_each else brought
+                self._mesh.links[self.rank, other].payload_bytes += sum(tensor.nbytes for tensor in given)
 
     # --- life -------------------------------------------------------------------------------------------
 
