@@ -291,7 +291,7 @@ def test_full_micro_batches_say_for_how_many_users_they_are() -> None:
     ],
 )
 @pytest.mark.parametrize("bandwidth", [1e11, 1e6, 2e5, 5e4])
-@pytest.mark.parametrize("tp", [1, 2])
+@pytest.mark.parametrize("tp", [1, 2, 3])
 def test_closed_forms_are_the_simulators(
     cut: tuple[tuple[int, int], ...],
     schedule: str,
@@ -302,7 +302,7 @@ def test_closed_forms_are_the_simulators(
     tp: int,
 ) -> None:
     """Layer-wise, and pipelines whose stages, links or way through all bind: a layer takes 10 ms, a token's link 80."""
-    names = [f"d{one}" for one in range(6)]
+    names = [f"d{one}" for one in range(9)]
     cluster = single(dict.fromkeys(names, (100, 24)), latency_s, bandwidth)
     spec = plain(12, 1e9)
     world = World(spec, cluster, Job(128, 64, users), ServingModel(spec, cluster))

@@ -132,6 +132,30 @@ def test_arrays_say_what_the_closed_forms_say(
         assert values[got[0]] == pytest.approx(min(values.values()), rel=1e-9)
 
 
+@settings(max_examples=25, deadline=None)
+@given(st.integers(0, 10**6), st.booleans(), st.integers(1, 6), st.integers(1, 4), st.booleans())
+def test_arrays_of_tensor_groups_too(seed: int, prefill: bool, users: int, micro_batches: int, even: bool) -> None:
+    """Two groups of two, and of three: exchanges, slices and the fullest of each group's devices count."""
+    draw, size = Random(seed), 2 + seed % 2
+    micro_batches = min(micro_batches, users)
+    schedule = PIPELINED if micro_batches > 1 else LAYERWISE
+    world = world_of(drawn(draw, 2 * size), Job(300, 64, users))
+    names, shares = list(world.devices), () if even else tuple(draw.choice([1, 2, 5]) for _ in range(size))
+    units = tuple(Unit(tuple(names[first : first + size]), shares) for first in (0, size))
+    ways = [
+        Way((order,), ((0, end), (end, 6)), schedule, micro_batches, users, 128)
+        for order in permutations(units)
+        for end in range(1, 6)
+    ]
+    objective: Objective = "ttft" if prefill else "latency"
+    values = {(way.replicas[0], way.cut): value(objective, figures(world, way)) for way in ways if fits(world, way)}
+    demand = Demand(-(-users // micro_batches), users, world.middle, 128, world.job.positions)
+    got = list(every_cut(world, units, 2, [Ask(schedule, 1 if prefill else micro_batches, demand, prefill)]))
+    assert bool(got) == bool(values)
+    if got:
+        assert values[got[0]] == pytest.approx(min(values.values()), rel=1e-9)
+
+
 @pytest.mark.parametrize("goal", OBJECTIVES)
 @pytest.mark.parametrize("more", ["device", "memory", "bandwidth", "flops", "link"])
 def test_more_never_makes_the_best_worse(more: str, goal: Objective) -> None:
