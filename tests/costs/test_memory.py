@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from plait.costs.memory import FORMAT_BYTES, kv_bytes, need_bytes, weights_bytes, workspace_bytes
 from plait.errors import PlanError, SpecError
@@ -86,6 +88,23 @@ def test_uneven_tensor_shares() -> None:
     assert need.kv_bytes == 30 * 4 * 512 * 2 * 2 * 64 * 4
     given = replace(layout, stages=(replace(layout.stages[0], shares=(6, 3)),))
     assert need_bytes(given, SMOL, 4, 512)[0].weights_bytes > need.weights_bytes
+
+
+def test_more_ranks_than_heads() -> None:
+    """The fullest of ten ranks for 9 heads: one head and its KV head, 154 of 1536 columns, 4916 of 49152 rows."""
+    (need,) = need_bytes(Layout({"tp": 10}, (Stage((0, 30), tuple(range(10))),)), SMOL, 4, 512)
+    layer = 4 * 64 * 576 + 3 * 154 * 576 + 2 * 576
+    assert need.weights_bytes == 4 * (30 * layer + 4916 * 576 + 576)
+    assert need.kv_bytes == 30 * 4 * 512 * 2 * 64 * 4
+
+
+@given(tp=st.integers(1, 12), ep=st.sampled_from([1, 2]), sizes=st.lists(st.integers(1, 9), min_size=12, max_size=12))
+def test_weights_are_dealt_and_none_is_lost(tp: int, ep: int, sizes: list[int]) -> None:
+    """The fullest rank holds at least its even part of all, and never more than all."""
+    spec = model_preset("mixtral-8x7b")
+    stage = Stage((0, 2), tuple(range(tp)), "bfloat16", "bfloat16", shares=tuple(sizes[:tp]))
+    alone = weights_bytes(Stage((0, 2), (0,), "bfloat16", "bfloat16"), spec, 1, ep)
+    assert alone / tp <= weights_bytes(stage, spec, tp, ep) <= alone
 
 
 def test_shares_that_fit_nothing() -> None:

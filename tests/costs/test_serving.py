@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from plait.costs.memory import kv_bytes, weights_bytes
 from plait.costs.protocol import FREE, Exchange, LinkCost, Running
 from plait.costs.serving import ServingModel
+from plait.costs.shares import rank_shares
 from plait.costs.tensor_group import Wires, head_shares
 from plait.errors import PlanError, SpecError
 from plait.plans.action import Kind
@@ -186,6 +187,46 @@ def test_kv_heads_of_a_share_are_whole() -> None:
     twice = 2 * 576 + 2 * 64 * 576  # norms, and the KV head that both need
     column = 3 * 576  # 5/9 and 4/9 of 1536 are both rounded up
     assert halves == model.weight_bytes(0) + 2 * (twice + column)
+
+
+def test_a_device_without_heads_does_its_part_of_the_rest() -> None:
+    """Ten devices for 9 heads: the last one has no attention and no cache, and a tenth of MLP and vocabulary."""
+    model = ServingModel(SMOL, cluster(dict.fromkeys("abcdefghij", 1e10)), "bfloat16")
+    *_, last = rank_shares(SMOL, 10)
+    assert model.weight_bytes(0, last) == 2 * (3 * 154 * 576 + 2 * 576)
+    assert model.kv_bytes(0, 1, 100, last) == 0
+    assert model.layer_s("a", 0, 1, 1, 5000, last) == model.layer_s("a", 0, 1, 1, 0, last)
+    assert model.layer_s("a", 0, 1, 1, 0, last) == pytest.approx(model.weight_bytes(0, last) / 1e10, rel=0.04)
+    seconds = model.stage_s("abcdefghij", (0, 30), DECODING)
+    fullest = rank_shares(SMOL, 10)[0]
+    alone_s = model.first_s("a", 1) + model.last_s("a", 1, 1, fullest) + 30 * model.layer_s("a", 0, 1, 1, 0, fullest)
+    assert seconds == pytest.approx(alone_s + model.fixed_s("a"))
+
+
+def test_gathers_and_scatters_pick_the_way() -> None:
+    """Small: at once, 3 messages through each device's wire.
+
+    On two hosts that share their way out, each sends 4 pieces across at once, and in a ring 1 in each of 3 steps.
+    """
+    wires = Wires(cluster(dict.fromkeys("abcd", 1.0), 1e-3, 1e6))
+    assert wires.spread("abcd", 100) == Exchange(pytest.approx(1e-3 + 300 / 1e6), 300)
+    assert wires.spread("a", 100) == Exchange()
+    hosts = tuple(Host(f"h{i}") for i in range(2))
+    devices = tuple(Device(f"d{i}", f"h{i // 2}", 1, {"bfloat16": 1.0}, 1.0) for i in range(4))
+    wires = Wires(Cluster(hosts, devices, network=Network(Wire(0.0, 1e12), Wire(0.0, 1e6, 1e6))))
+    assert wires.spread(("d0", "d1", "d2", "d3"), 1e6) == Exchange(pytest.approx(3.0), 3_000_000)
+
+
+def test_sequence_of_a_group_scatters_and_gathers() -> None:
+    """5 rows of 1152 bytes over two devices, 3 and 2: a scatter sends the other's rows, a gather one's own."""
+    model = ServingModel(SMOL, cluster({"a": 1e12, "b": 1e12}, 1e-4, 1e8))
+    found = model.layer_exchange("ab", 0, 5, 1, sequence=True)
+    assert found.by_rank(2) == (2 * (3 + 2) * 1152,) * 2
+    assert found.seconds == pytest.approx(4 * (1e-4 + 3 * 1152 / 1e8))
+    entry = model.entry_exchange("ab", 5, is_first=True, sequence=True)
+    assert entry == Exchange(pytest.approx(1e-4 + 3 * 1152 / 1e8), 3 * 1152, (2 * 1152, 3 * 1152))
+    assert model.entry_exchange("ab", 5, is_first=False, sequence=True) == Exchange()
+    assert model.entry_exchange("ab", 5, is_first=False).by_rank(2) == (3 * 1152, 2 * 1152)
 
 
 def test_all_reduce_picks_the_way() -> None:
