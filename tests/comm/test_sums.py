@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 import torch
 from hypothesis import example, given, settings
@@ -12,7 +10,7 @@ from hypothesis import strategies as st
 from plait.comm.contract import Endpoint, Group
 from plait.plans.exchanges import Collective, Op, all_reduce_bytes, sent_bytes
 from plait.spec.shards import even_rows
-from tests.comm.ranks import Ranks, ShmRanks, ThreadRanks
+from tests.comm.ranks import Ranks, ShmRanks, ThreadRanks, Workers
 from tests.comm.test_collectives import sum_of, tensor_of
 
 DTYPES = ("float32", "float64", "bfloat16", "float16", "int64", "int32", "int16", "int8", "uint8", "bool")
@@ -72,10 +70,8 @@ case = st.tuples(
 
 
 @pytest.fixture(scope="module")
-def processes() -> Any:
-    ranks = ShmRanks()
-    yield ranks
-    ranks.close()
+def processes(workers: Workers) -> Ranks:
+    return ShmRanks(workers)
 
 
 @settings(max_examples=25, deadline=None)
@@ -86,7 +82,7 @@ def test_threads_any_sizes(size: int, columns: int, cases: list[Case]) -> None:
     assert ThreadRanks().run(try_cases, size, cases=cases, columns=columns) == [[]] * size
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=15, deadline=None)
 @example(size=3, columns=1, cases=[("all-reduce", 600_001, "float32", "flat")])
 @example(size=2, columns=1, cases=[("all-reduce", 600_001, "bfloat16", "flat"), ("all-reduce", 5001, "int8", "flat")])
 @given(size=st.integers(2, 5), columns=st.integers(1, 3), cases=st.lists(case, min_size=1, max_size=8))
