@@ -5,9 +5,9 @@
 
     host 0  10.77.0.1 ── veth, 1 Gb/s each way (tc tbf) ── 10.77.0.2  host 1
 
-Namespaces have names of their own in every run, and interfaces, addresses and ports belong to a namespace: two runs never
-meet. What the hosts share is what a namespace of the network does not divide: the name of the machine, its cores, memory
-and clock. Needs root, `ip` and `tc`.
+Namespaces have names of their own in every run, and interfaces, addresses and ports belong to a namespace: two runs
+never meet. The hosts share what such a namespace does not divide: the machine's name, cores, memory and clock.
+Needs root, `ip` and `tc`.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class TwoHosts:
 
     def start(self, host: int, *command: str) -> None:
         """Start a command on a host."""
-        stdout, stderr = tempfile.TemporaryFile(), tempfile.TemporaryFile()
+        stdout, stderr = _file(), _file()
         process = subprocess.Popen(
             ["ip", "netns", "exec", self.namespaces[host], *command],
             env=environment(),
@@ -186,6 +186,11 @@ def _remove(namespace: str) -> None:
                 process.send_signal(signal.SIGKILL)
         psutil.wait_procs(left, 1)
     subprocess.run(["ip", "netns", "delete", namespace], capture_output=True, check=False)
+
+
+def _file() -> IO[bytes]:
+    """Not a pipe: nobody reads while it runs, and its process must not wait for that. Closed when it is forgotten."""
+    return tempfile.TemporaryFile()
 
 
 def _text(file: IO[bytes]) -> str:

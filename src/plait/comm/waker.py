@@ -6,6 +6,9 @@ import contextlib
 import os
 import select
 
+_LONGEST_S = 1e6
+"""poll() counts milliseconds in 32 bits: who sleeps longer wakes, looks, and sleeps again."""
+
 
 class Waker:
     """A bell between the threads of a process."""
@@ -32,8 +35,8 @@ class Waker:
         self._rung = False
 
     def sleep(self, timeout_s: float) -> None:
-        """Sleep until the bell rings or has rung, or time is up."""
-        if self._poll.poll(timeout_s * 1e3):
+        """Sleep until the bell rings or has rung, or time is up; 11 days at most."""
+        if self._poll.poll(min(timeout_s, _LONGEST_S) * 1e3):
             self.hear()
 
     def close(self) -> None:
