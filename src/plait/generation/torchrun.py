@@ -27,7 +27,7 @@ from plait.generation.generate import Result, generate
 from plait.generation.planning import Options, measured_costs
 from plait.generation.torchrun_costs import HostsCosts, on_this_host
 from plait.generation.torchrun_follower import FollowerRank, greeting
-from plait.generation.torchrun_hosts import crossing_words, filled_in
+from plait.generation.torchrun_hosts import chosen_words, crossing_words, filled_in
 from plait.generation.torchrun_lead import Mesh, TorchrunRanks
 from plait.generation.torchrun_protocol import CAPACITY
 from plait.generation.watch import Watch
@@ -84,14 +84,10 @@ def lead(
 
 
 def _lead(mesh: Mesh, prompts: list[str], options: Options, watch: Watch, run: Path | None, check: bool) -> Result:
-    hosts = mesh.hosts
+    hosts, asked = mesh.hosts, options
     options = filled_in(options, hosts)
-    if options.plan is None:
-        each = f" of {hosts.per_host} ranks" if hosts.per_host else ""
-        watch.say(
-            f"{len(hosts.nodes)} host{'s' if len(hosts.nodes) > 1 else ''}{each}: --pp {options.stages} "
-            f"--tp {options.tp}, {options.threads} thread{'s' if options.threads != 1 else ''} each"
-        )
+    if options != asked:
+        watch.say(chosen_words(options, hosts))
     return generate(
         prompts,
         options,

@@ -14,7 +14,6 @@ from plait.comm.measure import measure_link
 from plait.errors import PeerLost
 from plait.generation.follower import IDLE_S
 from plait.generation.machine import free_memory_here
-from plait.generation.opened import open_model
 from plait.generation.planning import Options, model_name
 from plait.generation.protocol import ToFront, ToRank
 from plait.generation.rank import failure, run_rank
@@ -32,6 +31,8 @@ from plait.generation.torchrun_protocol import (
 )
 from plait.plans.file import plan_from_text
 from plait.prober.host import usable_cores
+from plait.weights.index import open_index
+from plait.weights.source import resolve_model
 
 
 def greeting(here: Environment) -> Greeting:
@@ -82,7 +83,7 @@ class FollowerRank:
     def _start(self, start: Start) -> None:
         rank, plan = self._endpoint.rank, plan_from_text(start.plan)
         try:
-            index = open_model(model_name(self._options, plan)).index
+            index = open_index(resolve_model(model_name(self._options, plan)).path)
             require_same(Fingerprint.of(index), start.fingerprint, index.source)
             torch.set_num_threads(plan.layout.stages[plan.layout.stage_of(rank)].threads)
             run_rank(rank, plan, index, self._endpoint, self, trace=start.trace, host=start.host)

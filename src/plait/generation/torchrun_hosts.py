@@ -122,6 +122,19 @@ def filled_in(options: Options, hosts: Hosts) -> Options:
     return replace(options, stages=stages if options.layers is None else options.stages, tp=tp, threads=threads)
 
 
+def chosen_words(options: Options, hosts: Hosts) -> str:
+    """How the ranks are used, where not all of it was asked for."""
+    count = len(hosts.nodes)
+    each = "" if hosts.per_host is None else f" of {_plural(hosts.per_host, 'rank')}"
+    stages = options.stages if options.layers is None else len(options.layers)
+    split = f"--pp {stages or 1} --tp {options.tp or 1}"
+    return f"{_plural(count, 'host')}{each}: {split}, {_plural(options.threads or 1, 'thread')} each"
+
+
+def _plural(count: int, what: str) -> str:
+    return f"{count} {what}{'' if count == 1 else 's'}"
+
+
 def crossing_words(layout: Layout, hosts: Hosts) -> str | None:
     """What to warn of where a tensor group crosses hosts."""
     crossing = [number for number, stage in enumerate(layout.stages) if not hosts.together(stage.ranks)]
