@@ -146,14 +146,14 @@ def test_what_fits_with_another_deal_of_heads_is_not_refused() -> None:
 
 
 def test_a_group_whose_heads_are_too_large_names_the_device_that_is_short() -> None:
-    """12 GB of layers and caches on 12 and 2 GB: one of 32 heads is 0.4 GB, but each rank has the embedding too."""
+    """12 GB of layers on 30 and 0.8 GB: one of 32 heads takes 0.375 GB, its vocabulary 0.1, a process 0.37."""
     spec = replace(plain(12, 1e9), vocab=200_000)
-    choice = plan_serving(spec, single({"a": (100, 30), "b": (100, 1.7)}, 1e-4, 1e9), JOB, "latency")
+    choice = plan_serving(spec, single({"a": (100, 30), "b": (100, 0.8)}, 1e-4, 1e9), JOB, "latency")
     (pair,) = (one for one in choice.rejected if one.split == {"pp": 1, "tp": 2})
     assert pair.need > pair.have
     assert pair.reason == (
         f"with heads dealt by speed, as far as there is memory, b would need {format_bytes(pair.need)} and has "
-        f"{format_bytes(1.7e9)}"
+        f"{format_bytes(0.8e9)}"
     )
 
 
