@@ -22,9 +22,14 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from typing import IO, NamedTuple
 
 import psutil
+
+from plait.plans.plan import Plan
+from plait.spec.cluster import Cluster
+from plait.spec.cluster_file import cluster_from_toml
 
 INTERFACE = "link0"
 ADDRESSES = ("10.77.0.1", "10.77.0.2")
@@ -60,7 +65,7 @@ class TwoHosts:
         self._running: list[_Running] = []
 
     def torchrun(self, ranks: int, *arguments: str, timeout_s: float = 120.0) -> tuple[Finished, Finished]:
-        """Run `arguments` with torchrun on both hosts, `ranks` on each, to the end."""
+        """Run Python with `arguments` under torchrun on both hosts, `ranks` on each, to the end."""
         self.start_torchrun(ranks, *arguments)
         return self.finished(timeout_s)
 
@@ -96,6 +101,11 @@ class TwoHosts:
         self._running.clear()
         return first, second
 
+    @property
+    def ended(self) -> bool:
+        """Nothing that was started still runs."""
+        return all(one.process.wait(1) is not None for one in self._running)
+
     def said(self, host: int) -> str:
         """Standard error of what runs on a host, as far as it has come."""
         return _text(self._running[host].stderr)
@@ -111,9 +121,10 @@ class TwoHosts:
 
 
 def torchrun_command(host: int, ranks: int) -> list[str]:
-    """The command that starts `ranks` ranks on a host, of two."""
+    """The command that starts `ranks` ranks on a host, of two; without the arguments of Python."""
     where = ["--nnodes", "2", "--node-rank", str(host), "--master-addr", ADDRESSES[0], "--master-port", str(PORT)]
-    return [sys.executable, "-m", "torch.distributed.run", *where, "--nproc-per-node", str(ranks)]
+    torchrun = [sys.executable, "-m", "torch.distributed.run", *where, "--nproc-per-node", str(ranks)]
+    return [*torchrun, "--no-python", "--", sys.executable]  # without the dashes it takes --run for its own --run-path
 
 
 def environment() -> Mapping[str, str]:
@@ -138,6 +149,37 @@ def two_hosts(rate: str = RATE) -> Iterator[TwoHosts]:
     finally:
         for namespace in namespaces:
             _remove(namespace)
+
+
+def cluster_of(ranks: int, flops: float, memory_bandwidth: float, latency_s: float, within_bandwidth: float) -> Cluster:
+    """Two hosts of so many devices each, as the planner knows them. A device is a core: FLOP/s and bytes/s of one."""
+    rates = {
+        "flops": dict.fromkeys(("float32", "bfloat16"), flops),
+        "memory_bandwidth_bytes_per_s": memory_bandwidth,
+        "memory_gib": 4,
+    }
+    return cluster_from_toml(
+        {
+            "hosts": [{"name": "host", "count": 2, "devices": ranks, **rates}],
+            "network": {
+                "within_host": {"latency_us": 5, "bandwidth_bytes_per_s": within_bandwidth},
+                "between_hosts": {"latency_s": latency_s, "bandwidth_gbit_per_s": 1, "host_bandwidth_gbit_per_s": 1},
+            },
+        }
+    )
+
+
+def on_devices(plan: Plan, cluster: Cluster) -> Plan:
+    """The plan with rank r on the cluster's device r."""
+    stages = tuple(
+        replace(
+            stage,
+            host=cluster.devices[stage.ranks[0]].host,
+            devices=tuple(cluster.devices[rank].name for rank in stage.ranks),
+        )
+        for stage in plan.layout.stages
+    )
+    return replace(plan, layout=replace(plan.layout, stages=stages))
 
 
 def _require_tools() -> None:
