@@ -7,6 +7,9 @@
 A cell shows what fills most of it. What a cell leaves out is carried on to the next ones, so that a row of many small
 pieces shows the right share as well: its busy cells differ from its busy time by at most one cell. A cell never
 shows what does not happen in it.
+
+What a computation exchanges inside its stage is spread evenly over its span, by its share of it: a measured span has
+dozens of exchanges and a predicted one has them all at its end, and both are to look alike.
 """
 
 from __future__ import annotations
@@ -16,11 +19,16 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import NamedTuple
 
-from plait.reports.marks import IDLE, TRANSFER, WAIT, Mark, What
+from plait.plans.action import Lane
+from plait.reports.marks import EXCHANGE, IDLE, TRANSFER, WAIT, Mark, What
 from plait.timeline.compare import parts
 from plait.timeline.span import Span
 
 _PARTS: Mapping[str, Mark] = {"transfer": TRANSFER, "wait": WAIT}
+
+
+_PIECES = 32
+"""Into so many equal pieces a span with exchanges is divided, each with its share of them at its end."""
 
 
 class Segment(NamedTuple):
@@ -57,7 +65,27 @@ def _events(spans: Iterable[Span]) -> Iterator[tuple[float, int, Mark]]:
 
 def _pieces(span: Span) -> list[Segment]:
     compute = Mark(What.COMPUTE, span.action.micro_batch, span.action.kind.value)
+    share = exchanged_s(span) / (span.end_s - span.start_s) if span.end_s > span.start_s else 0.0
+    if share > 0:
+        return list(_spread(span, compute, share))
     return [Segment(_PARTS.get(part.what, compute), part.start_s, part.end_s) for part in parts(span)]
+
+
+def exchanged_s(span: Span) -> float:
+    """Seconds that a computation exchanged inside its stage; 0 for messages between stages."""
+    if span.action.kind.lane is not Lane.COMPUTE:
+        return 0.0
+    return sum(part.end_s - part.start_s for part in parts(span) if part.what == "transfer")
+
+
+def _spread(span: Span, compute: Mark, share: float) -> Iterator[Segment]:
+    piece_s = (span.end_s - span.start_s) / _PIECES
+    for index in range(_PIECES):
+        start_s = span.start_s + index * piece_s
+        end_s = span.end_s if index == _PIECES - 1 else span.start_s + (index + 1) * piece_s
+        turn_s = max(start_s, end_s - share * piece_s)
+        yield Segment(compute, start_s, turn_s)
+        yield Segment(EXCHANGE, turn_s, end_s)
 
 
 def paint(row: Sequence[Segment], start_s: float, cell_s: float, cells: int) -> list[Mark]:

@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Mapping
 from typing import Any
 
+from plait.reports.cells import exchanged_s
 from plait.timeline.compare import compare, summarise
 from plait.timeline.metrics import generation_metrics
 from plait.timeline.record import RunRecord
@@ -36,8 +37,14 @@ def figures(record: RunRecord, timeline: Timeline | None, source: str) -> Figure
         return None
     summary = summarise(timeline)
     sent = {stage: round(size * record.result.get("copies", 1)) for stage, size in _sent_bytes(timeline).items()}
+    exchanged = exchanged_by_stage(timeline)
     stages = [
-        {**_facts(record, one.stage), **one.shares._asdict(), "comm_bytes": sent.get(one.stage, 0)}
+        {
+            **_facts(record, one.stage),
+            **one.shares._asdict(),
+            **({"exchange_s": exchanged[one.stage]} if exchanged.get(one.stage) else {}),
+            "comm_bytes": sent.get(one.stage, 0),
+        }
         for one in summary.stages
     ]
     known: Mapping[str, Any] = record.result.get(source) or {}
@@ -75,6 +82,14 @@ def _sent_bytes(timeline: Timeline) -> dict[int, int]:
     for span in timeline.spans:
         sent[span.action.stage] += span.payload_bytes
     return dict(sent)
+
+
+def exchanged_by_stage(timeline: Timeline) -> dict[int, float]:
+    """Seconds of each stage's ranks, summed, in exchanges inside the stage: a part of its `transfer_s`."""
+    found: dict[int, float] = defaultdict(float)
+    for span in timeline.spans:
+        found[span.action.stage] += exchanged_s(span)
+    return dict(found)
 
 
 def _off(record: RunRecord, predicted: Figures, measured: Figures) -> Figures:

@@ -15,9 +15,10 @@ class What(IntEnum):
     """In the order of what is shown where several things happen at once."""
 
     COMPUTE = 0
-    TRANSFER = 1
-    WAIT = 2
-    IDLE = 3
+    EXCHANGE = 1
+    TRANSFER = 2
+    WAIT = 3
+    IDLE = 4
 
 
 class Mark(NamedTuple):
@@ -31,7 +32,7 @@ class Mark(NamedTuple):
     letters: str = "F"
 
 
-TRANSFER, WAIT, IDLE = Mark(What.TRANSFER), Mark(What.WAIT), Mark(What.IDLE)
+EXCHANGE, TRANSFER, WAIT, IDLE = Mark(What.EXCHANGE), Mark(What.TRANSFER), Mark(What.WAIT), Mark(What.IDLE)
 
 
 class Glyphs(NamedTuple):
@@ -42,17 +43,19 @@ class Glyphs(NamedTuple):
     wait: str
     line: str
     tick: str
+    exchange: str
 
     def of(self, mark: Mark, *, training: bool = False) -> str:
         """The character of a mark; in a training step it says the pass as well."""
         if mark.what is What.COMPUTE:
             characters = PASSES[mark.letters] if training else self.compute
             return characters[mark.micro_batch % len(characters)]
-        return {What.TRANSFER: self.transfer, What.WAIT: self.wait, What.IDLE: " "}[mark.what]
+        others = {What.EXCHANGE: self.exchange, What.TRANSFER: self.transfer, What.WAIT: self.wait, What.IDLE: " "}
+        return others[mark.what]
 
 
-UNICODE = Glyphs("█▒▓░▚▞▙▜", "━", "·", "─", "┬")
-ASCII = Glyphs("0123456789", "=", ".", "-", "+")
+UNICODE = Glyphs("█▒▓░▚▞▙▜", "━", "·", "─", "┬", "╪")
+ASCII = Glyphs("0123456789", "=", ".", "-", "+", "x")
 
 PASSES: Mapping[str, str] = {
     "F": "0123456789",
@@ -73,7 +76,12 @@ PASS_WORDS: Mapping[str, str] = {
 
 _PASS_STYLES: Mapping[str, str] = {"F": "cyan", "B": "yellow", "I": "yellow", "W": "green", "O": "magenta"}
 _COMPUTE_STYLES = ("cyan", "yellow", "magenta", "green", "blue", "red", "bright_cyan", "bright_yellow")
-_STYLES: Mapping[What, str] = {What.TRANSFER: "bright_white", What.WAIT: "dim", What.IDLE: ""}
+_STYLES: Mapping[What, str] = {
+    What.EXCHANGE: "bright_red",
+    What.TRANSFER: "bright_white",
+    What.WAIT: "dim",
+    What.IDLE: "",
+}
 
 
 def is_training(marks: Iterable[Mark]) -> bool:

@@ -180,7 +180,12 @@ def _legend(rows: Sequence[Row], glyphs: Glyphs) -> list[Text]:
     return [_word(character, marks) for character, marks in drawn.items()]
 
 
-_MEANINGS = {What.TRANSFER: "transfer", What.WAIT: "waits for a message", What.IDLE: "nothing to do"}
+_MEANINGS = {
+    What.EXCHANGE: "exchange inside the stage",
+    What.TRANSFER: "transfer",
+    What.WAIT: "waits for a message",
+    What.IDLE: "nothing to do",
+}
 
 
 def _word(character: str, marks: Sequence[Mark]) -> Text:

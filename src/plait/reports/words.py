@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from plait.reports.cells import Segment, segments
+from plait.reports.figures import exchanged_by_stage
 from plait.reports.marks import What
 from plait.timeline.compare import Comparison, SpanKey, StageComparison, StageShares, Summary, compare, summarise
 from plait.timeline.timeline import Timeline
@@ -22,7 +23,7 @@ def sentences(predicted: Timeline | None, measured: Timeline | None) -> list[str
     shown = measured or predicted
     if shown is None or not shown.spans:
         return ["The run has no timeline: nothing can be said of where its time went."]
-    said = [*_lost(shown), *_transfers(summarise(shown))]
+    said = [*_lost(shown), *_transfers(shown)]
     if predicted is not None and measured is not None:
         said += _off(compare(predicted, measured))
     return said + _clocks(shown)
@@ -98,13 +99,17 @@ def _share(one: StageShares, seconds: float, summary: Summary) -> float:
     return seconds / whole_s if whole_s > 0 else 0.0
 
 
-def _transfers(summary: Summary) -> Iterator[str]:
+def _transfers(timeline: Timeline) -> Iterator[str]:
+    """Where messages between stages and exchanges inside them took most."""
+    summary, exchanged = summarise(timeline), exchanged_by_stage(timeline)
     if not summary.stages:
         return
-    worst = max(summary.stages, key=lambda one: _share(one, one.shares.transfer_s, summary))
-    share = _share(worst, worst.shares.transfer_s, summary)
-    if share >= ALIKE:
-        yield f"Transfers took {_percent(share)} of stage {worst.stage}'s time."
+    inside = {one.stage: _share(one, exchanged.get(one.stage, 0.0), summary) for one in summary.stages}
+    between = {one.stage: _share(one, one.shares.transfer_s, summary) - inside[one.stage] for one in summary.stages}
+    for name, shares in (("Transfers", between), ("Exchanges inside the stage", inside)):
+        stage, share = max(shares.items(), key=lambda one: one[1])
+        if share >= ALIKE:
+            yield f"{name} took {_percent(share)} of stage {stage}'s time."
 
 
 def _off(both: Comparison) -> Iterator[str]:
