@@ -12,7 +12,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -76,8 +76,9 @@ def lead(
             mesh.await_loss(GRACE_S / 2)
             raise RunError("stopped by SIGTERM") from None
         except Exception:
-            if not mesh.serving:
-                mesh.leave(failed=True)
+            with suppress(RunError):  # a session that broke has left the mesh already
+                if not mesh.serving:
+                    mesh.leave(failed=True)
             raise
         mesh.leave(failed=False)
     return result
