@@ -57,6 +57,95 @@ def start(size: int, what: str) -> list[subprocess.Popen[str]]:
     return processes
 
 
+COLLECTIVE = """
+import json, os, signal, sys, time, torch
+from plait.comm.contract import Group
+from plait.comm.shm import ShmEndpoint
+from plait.errors import PeerLost
+torch.set_num_threads(1)
+with ShmEndpoint.attach(json.loads(sys.argv[1])) as endpoint:
+    group, count, victim = Group(tuple(range(endpoint.size))), int(sys.argv[2]), int(sys.argv[3])
+    tensor, calls = torch.zeros(count), 0
+    try:
+        while True:
+            endpoint.all_reduce(group, tensor)
+            calls += 1
+            if calls == 50 and endpoint.rank == victim:
+                print("going", flush=True)
+    except PeerLost as error:
+        print(error.rank, flush=True)
+"""
+
+
+def start_summing(size: int, count: int, victim: int) -> list[subprocess.Popen[str]]:
+    """Ranks that sum for ever; the victim says when it is in the midst of it."""
+    mesh = ShmMesh.create(size, capacity=2)
+    processes = []
+    for rank in range(size):
+        command = [sys.executable, "-c", COLLECTIVE, json.dumps(mesh.description(rank)), str(count), str(victim)]
+        processes.append(subprocess.Popen(command, pass_fds=mesh.descriptors(rank), stdout=subprocess.PIPE, text=True))
+    mesh.close_parent()
+    return processes
+
+
+def kill_one(size: int, count: int, victim: int) -> None:
+    processes = start_summing(size, count, victim)
+    out = processes[victim].stdout
+    assert out is not None
+    assert out.readline() == "going\n"
+    processes[victim].send_signal(signal.SIGKILL)
+    others = [process for rank, process in enumerate(processes) if rank != victim]
+    assert [process.communicate(timeout=5)[0] for process in others] == [f"{victim}\n"] * (size - 1)
+    processes[victim].communicate()
+
+
+def test_a_kill_inside_a_collective_stops_the_others() -> None:
+    kill_one(3, 600, victim=1)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("size", [2, 3, 4])
+@pytest.mark.parametrize("count", [600, 1_000_000])
+def test_a_kill_inside_any_collective_stops_the_others(size: int, count: int) -> None:
+    for victim in range(size):
+        kill_one(size, count, victim)
+
+
+LAUNCHER = """
+import signal, sys, tests.comm.test_shm as here
+processes = here.start_summing(2, 600, 0)
+processes[0].stdout.readline()
+print(*(process.pid for process in processes), flush=True)
+signal.pause()
+"""
+
+
+def test_nothing_is_left_after_the_launcher_and_all_ranks_are_killed(tmp_path: Path) -> None:
+    """Processes, named memory, files: all as before. Killing the launcher alone does not end ranks that are well."""
+    named = left_over()[0]
+    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2]), "TMPDIR": str(tmp_path)}
+    launcher = subprocess.Popen(
+        [sys.executable, "-c", LAUNCHER], stdout=subprocess.PIPE, text=True, env=environment, start_new_session=True
+    )
+    assert launcher.stdout is not None
+    ranks = [int(word) for word in launcher.stdout.readline().split()]
+    assert len(ranks) == 2
+    os.killpg(launcher.pid, signal.SIGKILL)
+    launcher.communicate()
+    deadline = time.monotonic() + 10
+    while any(runs(rank) for rank in ranks) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert not any(runs(rank) for rank in ranks)
+    assert left_over()[0] == named
+    assert list(tmp_path.iterdir()) == []
+
+
+def runs(pid: int) -> bool:
+    """Whether the process is there, and is not one that only waits for its end to be noted."""
+    state = subprocess.run(["ps", "-o", "stat=", "-p", str(pid)], capture_output=True, text=True, check=False).stdout
+    return bool(state.strip()) and not state.startswith("Z")
+
+
 def left_over() -> tuple[list[str], int]:
     """Named shared memory of this host, and this process's open descriptors."""
     named = os.listdir("/dev/shm") if os.path.isdir("/dev/shm") else []
@@ -77,7 +166,7 @@ def test_nothing_is_left_after_all_ranks_are_killed() -> None:
 
 def test_two_meshes_at_once_never_meet() -> None:
     started = [start(2, "go"), start(1, "go")]
-    outputs = [[process.communicate(timeout=60) for process in processes] for processes in started]
+    outputs = [[process.communicate(timeout=240) for process in processes] for processes in started]
     assert outputs == [[("[3.0, 3.0, 3.0]\n", "")] * 2, [("[1.0, 1.0, 1.0]\n", "")]]
 
 
@@ -244,7 +333,9 @@ def test_the_bench_runs() -> None:
     command = [sys.executable, str(bench), "--json", "--sizes", "1024,65536", "--rounds", "3"]
     rows: list[dict[str, Any]] = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
     assert [(row["what"], row["size_bytes"]) for row in rows] == [
-        (what, size) for size in (1024, 65536) for what in ("one way", "all-reduce")
+        *((what, size) for size in (1024, 65536) for what in ("one way", "all-reduce")),
+        ("dist.all_reduce", 1024),
+        ("all-reduce, 4 ranks", 1024),
     ]
     assert all(row["shm_s"] > 0 and row["gloo_s"] > 0 for row in rows)  # how fast is for `make bench` to say
 
