@@ -39,9 +39,13 @@ class Segment(NamedTuple):
     end_s: float
 
 
-def segments(spans: Iterable[Span]) -> list[Segment]:
-    """What a rank does, moment for moment: compute before transfer before wait where several go on at once."""
-    events = sorted(_events(spans))
+def segments(spans: Iterable[Span], *, spread: bool = True) -> list[Segment]:
+    """What a rank does, moment for moment: compute before transfer before wait where several go on at once.
+
+    With `spread` what a computation exchanges is spread evenly over it, as a picture shows it; else it stands where it
+    was.
+    """
+    events = sorted(_events(spans, spread))
     going_on: Counter[Mark] = Counter()
     found: list[Segment] = []
     since = 0.0
@@ -55,20 +59,21 @@ def segments(spans: Iterable[Span]) -> list[Segment]:
     return found
 
 
-def _events(spans: Iterable[Span]) -> Iterator[tuple[float, int, Mark]]:
+def _events(spans: Iterable[Span], spread: bool) -> Iterator[tuple[float, int, Mark]]:
     for span in spans:
-        for piece in _pieces(span):
+        for piece in _pieces(span, spread):
             if piece.end_s > piece.start_s:
                 yield piece.start_s, 1, piece.mark
                 yield piece.end_s, -1, piece.mark
 
 
-def _pieces(span: Span) -> list[Segment]:
+def _pieces(span: Span, spread: bool) -> list[Segment]:
     compute = Mark(What.COMPUTE, span.action.micro_batch, span.action.kind.value)
     share = exchanged_s(span) / (span.end_s - span.start_s) if span.end_s > span.start_s else 0.0
-    if share > 0:
+    if share > 0 and spread:
         return list(_spread(span, compute, share))
-    return [Segment(_PARTS.get(part.what, compute), part.start_s, part.end_s) for part in parts(span)]
+    marks = {**_PARTS, "transfer": EXCHANGE} if share > 0 else _PARTS
+    return [Segment(marks.get(part.what, compute), part.start_s, part.end_s) for part in parts(span)]
 
 
 def exchanged_s(span: Span) -> float:

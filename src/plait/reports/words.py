@@ -54,7 +54,7 @@ def _lost(timeline: Timeline) -> Iterator[str]:
 
 
 def _computing(timeline: Timeline, stage: int) -> list[Segment]:
-    found = segments(span for span in timeline.spans if span.action.stage == stage)
+    found = segments((span for span in timeline.spans if span.action.stage == stage), spread=False)
     return [segment for segment in found if segment.mark.what is What.COMPUTE]
 
 
