@@ -102,18 +102,30 @@ def soon(found: Callable[[], bool], seconds: float) -> float:
 @pytest.mark.parametrize("rank", [2, 3])
 def test_a_rank_of_the_other_host_is_killed(hosts: TwoHosts, tmp_path: Path, rank: int) -> None:
     """Rank 0 names it soon, and whatever was started on both hosts ends."""
-    question = ("--context", "4096", "--max-tokens", "4000", "--run", str(tmp_path / "run"), "Tell a very long story.")
+    question = (
+        "--layers",
+        "15,15",
+        "--tp",
+        "2",
+        "--context",
+        "4096",
+        "--max-tokens",
+        "4000",
+        "--run",
+        str(tmp_path / "run"),
+        "Tell a very long story.",
+    )
     hosts.start_torchrun(2, *GENERATE, *DEMO[:-2], *question)
     soon(lambda: "layers 0 to 14, 15 to 29" in hosts.said(0), 150)
     time.sleep(4)
     victim = hosts.process_of(rank)
     assert victim is not None
     victim.kill()
-    soon(lambda: f"rank {rank} " in hosts.said(0) and " is lost" in hosts.said(0), 10)
+    soon(lambda: f"error: rank {rank} (host 1, stage 1, layers 15 to 29, tensor rank" in hosts.said(0), 10)
     first, second = hosts.finished(60)
     assert first.status != 0
     assert second.status != 0
-    assert f"error: rank {rank} (host 1, layers 15 to 29) is lost" in first.stderr
+    assert f", tensor rank {rank - 2} of 2) was lost: " in first.stderr
 
 
 # --- the hosts themselves ---------------------------------------------------------------------------------
