@@ -363,23 +363,29 @@ def test_options_that_do_not_go_with_a_training_plan(run: Run, tmp_path: Path) -
 
 
 def test_what_cannot_be_run_yet_is_refused_and_what_can_is_run(run: Run, tmp_path: Path) -> None:
-    """A pipeline over the devices of this host runs as it was planned; a tensor group and another host do not."""
+    """Stages and tensor groups over the devices of this host run as planned; replicas and another host do not."""
     (tmp_path / "local.toml").write_text(LOCAL)
     plan = tmp_path / "plan.toml"
     small = ("--prompt", 48, "--max-tokens", 12, "-o", plan)
-    assert run("plan", "demo", "--cluster", tmp_path / "local.toml", "--tp", 2, *small).exit_code == 0
+    assert run("plan", "demo", "--cluster", tmp_path / "local.toml", "--dp", 2, *small).exit_code == 0
     done = run("generate", "hi", "--plan", plan)
     assert done.exit_code == 2
     assert done.stderr.endswith(
-        "the plan splits along tp = 2, but only pp can be run yet: plan again with --tp 1, or look at this plan with "
-        "plait simulate\n"
+        "the plan splits along dp = 2, but only pp and tp can be run yet: plan again with --dp 1, or look at this plan "
+        "with plait simulate\n"
     )
     assert run("plan", "demo", "--cluster", "desktops", "--pp", 2, *small).exit_code == 0
     assert "the plan is for 2 hosts (node-0, node-1)" in run("generate", "hi", "--plan", plan).stderr
     assert run("plan", "demo", "--cluster", "h100", "--gpus", 1, *small).exit_code == 0
     assert "the plan is for host 'node-0', and this machine is" in run("generate", "hi", "--plan", plan).stderr
 
-    assert run("plan", "demo", "--cluster", tmp_path / "local.toml", "--pp", 2, *small).exit_code == 0
+    for split in (("--pp", 2), ("--tp", 2)):
+        assert run("plan", "demo", "--cluster", tmp_path / "local.toml", *split, *small).exit_code == 0
+        answers_as_planned(plan, tmp_path / f"run{split[0]}")
+
+
+def answers_as_planned(plan: Path, place: Path) -> None:
+    """The demo model answers, split as the plan says."""
     # ranks as threads, and no prediction: this machine would be measured for it
     options = Options(plan=plan, max_tokens=9)
     made = generate(
@@ -387,7 +393,7 @@ def test_what_cannot_be_run_yet_is_refused_and_what_can_is_run(run: Run, tmp_pat
         options,
         costs_for=lambda plan, spec: FixedCosts(),
         launch=ThreadRanks,
-        run=tmp_path / "run",
+        run=place,
     )
     assert made.texts == ("The capital of France is Paris.",)
     cut = [list(cut) for cut in load_plan(plan).layout.cut]
