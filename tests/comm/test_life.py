@@ -94,8 +94,10 @@ def test_a_death_ends_also_waits_for_others(ranks: Ranks) -> None:
 def chain(endpoint: Endpoint, how: str) -> object:
     """1 dies, 0 fails because of it, and 2, who hears of both, names 1."""
     if endpoint.rank == 1:
+        endpoint.wait(lambda: endpoint.poll(2), "rank 2, who must have joined before anybody dies")
         return die(endpoint, how)
     if endpoint.rank == 2:
+        endpoint.post(1, b"here")
         time.sleep(0.3)
     try:
         with endpoint:

@@ -151,6 +151,13 @@ def test_any_delays_and_early_ends(stages, micro_batches, prompts, slots, room, 
     require_waits(run, timeline)
 
 
+@pytest.mark.parametrize("tp", [1, 2, 3])
+def test_links_of_one_message_suffice_a_tensor_group(tp: int) -> None:
+    """Every rank of the first stage takes tokens when rank 0 does: else they would fill the links of the others."""
+    run = VirtualRun(make_plan(2, "pipelined", 1, capacity=1, slots=3, tp=tp), [1, 1, 1], 6, lambda *_: 1.0)
+    require_agreement(run, run.run())
+
+
 def test_layerwise_has_one_stage_at_work() -> None:
     run = VirtualRun(make_plan(3, "layerwise", 1), [130, 70], 4)
     timeline = run.run()

@@ -6,7 +6,7 @@ others its queued messages move, as `comm.Endpoint.idle` promises.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -52,7 +52,7 @@ class VirtualRun:
         for request, length in enumerate(self.prompts):
             self.batcher.add(request, length, self.max_tokens)
         self.world = VirtualWorld(size, layout.link_capacity, lambda source, to, size: (0.0, self.latency_s))
-        self.mail: list[list[Round | None]] = [[] for _ in range(size)]
+        self.mail: list[list[tuple[Round, int] | Action | None]] = [[] for _ in range(size)]
         self.tracers = [Tracer(rank) for rank in range(size)]
         self.messages = [VirtualMessages(self.world, rank) for rank in range(size)]
         meetings = [_Meeting(self, stage.ranks) for stage in layout.stages]
@@ -76,16 +76,20 @@ class VirtualRun:
 
     def _lead(self) -> None:
         source = RoundSource(self.plan, self.batcher)
-        while (made := source.next(self.executors[0].receive)) is not None:
+        while (made := source.next(self._receive)) is not None:
             one, front = made
             self.rounds.append(one)
-            self._post(one)
+            self._post(made, range(1, len(self.executors)))
             self.executors[0].run(one, front)
-        self._post(None)
+        self._post(None, range(1, len(self.executors)))
         self.executors[0].drain()
 
-    def _post(self, one: Round | None) -> None:
-        for rank in range(1, len(self.executors)):
+    def _receive(self, action: Action) -> None:
+        self._post(action, self.plan.layout.tensor_group(0, 0)[1:])
+        self.executors[0].receive(action)
+
+    def _post(self, one: tuple[Round, int] | Action | None, ranks: Sequence[int]) -> None:
+        for rank in ranks:
             self.mail[rank].append(one)
             self.world.at(self.world.now, rank)
 
@@ -95,7 +99,10 @@ class VirtualRun:
             (one,) = executor.wait(lambda: (mail.pop(0),) if mail else None, "a round", 0)
             if one is None:
                 break
-            executor.run(one)
+            if isinstance(one, Action):
+                executor.receive(one)
+            else:
+                executor.run(one[0], one[1] if rank in self.plan.layout.stages[0].ranks else 0)
         executor.drain()
 
     def came(self, number: int, micro_batch: int) -> None:

@@ -9,7 +9,7 @@ import msgspec
 from plait.comm.contract import Endpoint
 from plait.executor.executor import Executor
 from plait.generation.arrivals import Arrivals
-from plait.generation.protocol import EndOfRounds, ToFollower
+from plait.generation.protocol import EndOfRounds, ReceiveNow, ToFollower
 from plait.generation.worker import StageWorker
 from plait.plans.plan import Plan
 from plait.timeline.record import RoundRecipe
@@ -36,6 +36,9 @@ class Follower:
             message = decode(executor.wait(poll, "the next round from rank 0", 0, IDLE_S))
             if isinstance(message, EndOfRounds):
                 break
+            if isinstance(message, ReceiveNow):
+                executor.receive(message.action)
+                continue
             for admitted in message.admitted:
                 worker.admit(admitted)
             for request in message.retired:
@@ -43,7 +46,7 @@ class Follower:
             one = message.recipe.make(self._stages)
             if self._first:
                 self._arrivals.expect(one)
-            executor.run(one)
+            executor.run(one, message.recipe.front if self._first else 0)
         executor.drain()
 
     def on_tokens(self, number: int, micro_batch: int, tokens: list[int]) -> None:

@@ -10,8 +10,19 @@ import msgspec
 from plait.comm.contract import Endpoint
 from plait.executor.executor import Executor
 from plait.generation.arrivals import Arrivals
-from plait.generation.protocol import Admitted, EndOfRounds, Finish, RoundMessage, Submit, ToFront, Token, ToRank
+from plait.generation.protocol import (
+    Admitted,
+    EndOfRounds,
+    Finish,
+    ReceiveNow,
+    RoundMessage,
+    Submit,
+    ToFront,
+    Token,
+    ToRank,
+)
 from plait.generation.worker import StageWorker
+from plait.plans.action import Action
 from plait.plans.check import check_rounds
 from plait.plans.plan import Plan
 from plait.plans.round import Round
@@ -52,7 +63,7 @@ class Lead:
         """Serve until the front says Finish and all requests are answered. Errors: EOFError, PeerLost, WaitTimeout."""
         self._worker = worker
         while self._listen():
-            made = self._source.next(executor.receive)
+            made = self._source.next(lambda action: self._receive(action, executor))
             if made is None:
                 continue
             one, front = made
@@ -61,6 +72,12 @@ class Lead:
         for rank in range(1, self._endpoint.size):
             self._endpoint.post(rank, self._encode(EndOfRounds()))
         executor.drain()
+
+    def _receive(self, action: Action, executor: Executor) -> None:
+        """Take tokens before the next round is made, with the other ranks of the first stage."""
+        for rank in self._plan.layout.tensor_group(0, 0)[1:]:
+            self._endpoint.post(rank, self._encode(ReceiveNow(action)))
+        executor.receive(action)
 
     def on_tokens(self, number: int, micro_batch: int, tokens: list[int]) -> None:
         """The tokens of a micro-batch have come; those of requests that have ended already are surplus."""

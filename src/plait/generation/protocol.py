@@ -2,13 +2,14 @@
 
 front → rank   Setup, then to rank 0 Submit …, Finish
 rank → front   Progress …, Ready, from rank 0 Token …, from the last stage Logits …, Finished; Failed at any time
-rank 0 → rank  RoundMessage …, EndOfRounds
+rank 0 → rank  RoundMessage …, to the first stage also ReceiveNow …, EndOfRounds
 """
 
 from __future__ import annotations
 
 import msgspec
 
+from plait.plans.action import Action
 from plait.plans.sampling import SamplingParams
 from plait.timeline.record import RoundRecipe
 
@@ -110,10 +111,19 @@ class RoundMessage(msgspec.Struct, tag="round"):
     retired: list[int] = []
 
 
+class ReceiveNow(msgspec.Struct, tag="receive"):
+    """To the other ranks of the first stage: rank 0 takes these tokens before it makes the next round; so do you.
+
+    Else they would lie on the link until that round is announced, which may wait for what the link has no room for.
+    """
+
+    action: Action
+
+
 class EndOfRounds(msgspec.Struct, tag="end"):
     """No further round comes."""
 
 
 ToRank = Setup | Submit | Finish
 ToFront = Progress | Ready | Token | Logits | Finished | Failed
-ToFollower = RoundMessage | EndOfRounds
+ToFollower = RoundMessage | ReceiveNow | EndOfRounds
