@@ -328,6 +328,7 @@ def test_no_bell_is_rung_for_who_is_awake(
     assert rung == []
 
 
+@pytest.mark.soak
 def test_the_bench_runs() -> None:
     bench = Path(__file__).parents[2] / "bench" / "bench_transports.py"
     command = [sys.executable, str(bench), "--json", "--sizes", "1024,65536", "--rounds", "3"]

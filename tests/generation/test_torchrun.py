@@ -359,7 +359,7 @@ def json_of(launched: Launched) -> dict[str, Any]:
     return dict(json.loads(ended[0][1]))
 
 
-@pytest.mark.parametrize("flag", ["--pp", "--tp"])
+@pytest.mark.parametrize("flag", [pytest.param("--pp", marks=pytest.mark.soak), "--tp"])
 def test_two_processes(spoken: Path, home: Path, tmp_path: Path, flag: str) -> None:
     """The tokens of one process, with the bytes that were predicted; the run's record is where it should be."""
     words = " ".join(map(str, range(3, 80)))
