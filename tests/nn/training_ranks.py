@@ -41,8 +41,8 @@ def alone(case: str, tied: bool, dtype: torch.dtype, batch: int, length: int, cu
 def bound(
     case: str, tied: bool, dtype: torch.dtype, batch: int = 2, length: int = 7, cut: tuple[int, ...] = ()
 ) -> float:
-    """What the error must stay below: the project's bound, or where that is more, in float32, twice what one process is
-    off itself from float64. (Two steps of a tiny model under yarn amplify rounding to 2e-5.)
+    """What the error must stay below: the project's bound, or where that is more, in float32, four times what one
+    process is off itself from float64. (Two steps of a tiny model under yarn amplify rounding to 2e-5.)
     """
     if dtype == torch.float64:
         return BOUND[dtype]
@@ -59,7 +59,7 @@ def bound(
         worst_error(made, one, theirs, whole, dtype)
         for one, theirs in zip(alone(**given, dtype=dtype), exact, strict=True)
     ]
-    return max(BOUND[dtype], 2 * max(rounding))
+    return max(BOUND[dtype], 4 * max(rounding))
 
 
 def group_error(
