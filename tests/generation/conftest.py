@@ -5,31 +5,26 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-import torch
-from transformers import LlamaConfig, LlamaForCausalLM
 
 from plait.generation.opened import Opened, open_model
 from plait.weights.index import WeightsIndex, open_index
+from tests.generation.llamas import save_llama
 
 
 @pytest.fixture(scope="session")
 def tiny_directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A random Llama of 6 layers with 3 query heads a KV head, far from ties: its logits are spread wide."""
-    torch.manual_seed(7)
-    config = LlamaConfig(
+    return save_llama(
+        tmp_path_factory.mktemp("tiny"),
+        7,
         vocab_size=320,
         hidden_size=96,
         intermediate_size=160,
         num_hidden_layers=6,
         num_attention_heads=6,
-        num_key_value_heads=2,
         max_position_embeddings=1024,
         tie_word_embeddings=False,
-        initializer_range=0.2,
     )
-    directory = tmp_path_factory.mktemp("tiny")
-    LlamaForCausalLM(config).save_pretrained(directory)
-    return directory
 
 
 @pytest.fixture(scope="session")
@@ -40,20 +35,17 @@ def tiny(tiny_directory: Path) -> WeightsIndex:
 @pytest.fixture(scope="session")
 def uneven(tmp_path_factory: pytest.TempPathFactory) -> WeightsIndex:
     """Little divides in this random Llama of 3 layers: 6 heads, 2 KV heads, 161 columns, 331 tied vocabulary rows."""
-    torch.manual_seed(11)
-    config = LlamaConfig(
+    directory = save_llama(
+        tmp_path_factory.mktemp("uneven"),
+        11,
         vocab_size=331,
         hidden_size=96,
         intermediate_size=161,
         num_hidden_layers=3,
         num_attention_heads=6,
-        num_key_value_heads=2,
         max_position_embeddings=1024,
         tie_word_embeddings=True,
-        initializer_range=0.2,
     )
-    directory = tmp_path_factory.mktemp("uneven")
-    LlamaForCausalLM(config).save_pretrained(directory)
     return open_index(directory)
 
 

@@ -37,6 +37,7 @@ from plait.generation.torchrun_model import Fingerprint, require_same
 from plait.generation.torchrun_protocol import CAPACITY, Greeting, Ping
 from plait.plans.plan import Plan
 from plait.weights.index import WeightsIndex, open_index
+from tests.generation.llamas import save_llama
 from tests.generation.splits import split, tokens_of
 from tests.generation.test_tensor import require_bytes_by_rule
 from tests.generation.test_tokens import FRANCE, GRAVITY
@@ -275,20 +276,17 @@ class TestCosts:
 @pytest.fixture(scope="module")
 def spoken(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A random Llama of 4 layers that has a tokenizer: a word for each number to 199."""
-    torch.manual_seed(3)
-    config = LlamaConfig(
+    directory = save_llama(
+        tmp_path_factory.mktemp("spoken"),
+        3,
         vocab_size=200,
         hidden_size=64,
         intermediate_size=96,
         num_hidden_layers=4,
         num_attention_heads=4,
-        num_key_value_heads=2,
         max_position_embeddings=256,
         tie_word_embeddings=False,
-        initializer_range=0.2,
     )
-    directory = tmp_path_factory.mktemp("spoken")
-    LlamaForCausalLM(config).save_pretrained(directory)
     tokenizer = Tokenizer(models.WordLevel({str(number): number for number in range(200)}, unk_token="0"))
     tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
     tokenizer.save(str(directory / "tokenizer.json"))

@@ -118,7 +118,10 @@ class _Pricing:
         inside = measured_costs(local, spec, self._watch.say)
         if len(hosts.nodes) == 1:
             return inside
-        self._say("predicted from layers as measured on this host, and links between hosts as measured now", plan)
+        words = "predicted from layers as measured on this host, and links between hosts as measured now"
+        if crossing_words(plan.layout, hosts) is not None:
+            words += "; what a tensor group exchanges over a link counts as if it were on one host: expect far more"
+        self._say(words, plan)
         return HostsCosts(inside, hosts, self._mesh.link)
 
     def _say(self, words: str, plan: Plan) -> None:
