@@ -81,7 +81,8 @@ def test_a_follower_keeps_the_tokens_and_forgets_who_is_gone() -> None:
     worker = StageWorker(cast(Any, model), cast(Any, None), 1, follower.on_tokens, cast(Any, None))
     seen: list[dict[int, list[int]]] = []
 
-    def run(one: Round) -> None:
+    def run(one: Round, front: int) -> None:
+        assert front == 0
         follower.on_tokens(one.number, 0, [10 * one.number + row.request for row in one.work[0].rows])
         seen.append({request: list(tokens) for request, tokens in worker.sequences.items()})
 
