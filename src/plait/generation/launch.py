@@ -11,13 +11,13 @@ import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, Protocol
 
-from plait.generation.channel import Channel
 from plait.generation.places import HERE, Places
 from plait.generation.protocol import Setup, ToFront, ToRank
 from plait.plans.file import dump_plan
 from plait.plans.layout import Layout
 from plait.plans.plan import Plan
 from plait.prober.host import rank_environment
+from plait.ranks.channel import Channel
 from plait.weights.index import WeightsIndex
 
 if TYPE_CHECKING:

@@ -18,7 +18,6 @@ from plait.comm.shm import ShmDescription, ShmEndpoint
 from plait.comm.tensor_group import EndpointGroup
 from plait.errors import PeerLost, PlaitError
 from plait.executor.executor import Executor
-from plait.generation.channel import Channel
 from plait.generation.follower import Follower
 from plait.generation.lead import Front, Lead
 from plait.generation.protocol import Failed, Finished, Logits, Progress, Ready, Setup, ToFront, ToRank
@@ -30,6 +29,7 @@ from plait.plans.file import plan_from_text
 from plait.plans.layout import Stage
 from plait.plans.plan import Plan
 from plait.prober.host import on_all_cores
+from plait.ranks.channel import Channel
 from plait.spec.model import ModelSpec
 from plait.spec.shards import make_shards
 from plait.tracer.tracer import Tracer

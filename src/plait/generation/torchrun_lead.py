@@ -17,7 +17,6 @@ from plait.comm.contract import Endpoint
 from plait.comm.measure import measure_link
 from plait.costs.protocol import LinkCost
 from plait.errors import PeerLost, RunError, WaitTimeout
-from plait.generation.channel import Channel
 from plait.generation.launch import FrontChannel, RankChannel
 from plait.generation.places import Places
 from plait.generation.protocol import Failed, Finished, Logits, Progress, Ready, ToFront, Token, ToRank
@@ -36,6 +35,7 @@ from plait.generation.torchrun_protocol import (
 )
 from plait.plans.file import dump_plan
 from plait.plans.plan import Plan
+from plait.ranks.channel import Channel
 from plait.timeline.clock import Exchange, offset_from_exchanges
 from plait.timeline.timeline import Clock
 from plait.weights.index import WeightsIndex

@@ -18,8 +18,10 @@ class Kind(Enum):
     """What an action does. The value is its letters in the notation.
 
     A schedule uses `BACKWARD`, or its two halves: `BACKWARD_INPUT` (the gradient that the stage before waits for) and
-    `BACKWARD_WEIGHT` (which only the reduction and the optimizer wait for). `REDUCE_GRADIENTS`, `OPTIMIZER` and
-    `GATHER_PARAMETERS` (what ZeRO-1 sharded) are of a whole stage: their micro-batch is 0.
+    `BACKWARD_WEIGHT` (which only the reduction and the optimizer wait for). `REDUCE_GRADIENTS`, `REDUCE_TIED` (the
+    gradient of an embedding that the first and the last stage both hold), `OPTIMIZER` and `GATHER_PARAMETERS` (what
+    ZeRO-1 sharded) are of a whole stage: their micro-batch is 0. `NORM` (the gradient norm of the whole mesh, and the
+    guards that ride with it) is of a position: it has the position's first stage, and micro-batch 0.
     """
 
     FORWARD = "F"
@@ -35,6 +37,8 @@ class Kind(Enum):
     RECEIVE_TOKENS = "RT"
     REDUCE_GRADIENTS = "G"
     GATHER_PARAMETERS = "A"
+    REDUCE_TIED = "T"
+    NORM = "N"
 
     @property
     def lane(self) -> Lane:
@@ -53,9 +57,9 @@ class Kind(Enum):
 
 
 _LANE_OF = (
-    dict.fromkeys(("F", "B", "I", "W", "O"), Lane.COMPUTE)
+    dict.fromkeys(("F", "B", "I", "W", "O", "N"), Lane.COMPUTE)
     | dict.fromkeys(("SF", "RF", "SB", "RB", "ST", "RT"), Lane.P2P)
-    | dict.fromkeys(("G", "A"), Lane.REDUCE)
+    | dict.fromkeys(("G", "A", "T"), Lane.REDUCE)
 )
 
 

@@ -33,8 +33,9 @@ def waits(actions: Sequence[Action]) -> tuple[Indices, ...]:
     F: of the first stage, every token message before it (a pass puts them there because the forward, or the schedule,
     needs them); of a later one its RF, or nothing where the stage before is on the same position. B and I: their RB,
     or nothing on the last stage and where the stage after is on the same position. SF and ST: their F. SB: its B or I.
-    G: the last B or W of its stage; its part k that of the same part, where that backward is cut. O: every G of its
-    stage. A: the O of its stage. -1, which no reader accepts, stands for an action that is missing.
+    G: the last B or W of its stage; its part k that of the same part, where that backward is cut. T: the last B or W of
+    its stage. N: every G and T of its position. O: every G and T of its stage. A: the O of its stage. -1, which no
+    reader accepts, stands for an action that is missing.
     """
     places = _Places(actions)
     tokens: Indices = ()
@@ -51,7 +52,8 @@ def follows(actions: Sequence[Action]) -> tuple[Indices, ...]:
     """For each of one position's actions, the indices of the actions of its own lane that must stand before it.
 
     F: the F of the stage before, on one position. B and I: their F, and the B or I of the stage after, on one position.
-    W: its I. O: the last B or W of its stage. A later part: the part before.
+    W: its I. N: the last B or W of every stage of its position. O: the last B or W of its stage, and the N of its
+    position, where there is one. A later part: the part before.
     """
     places = _Places(actions)
     return tuple([places.before(action, action.kind._value_) for action in actions])
@@ -91,7 +93,7 @@ _RULES: Mapping[str, _Rule] = {
     "RB": _NOTHING,
     "RT": _NOTHING,
 }
-"""What needs more than its own micro-batch, G and O, is said in `_Places`."""
+"""What needs more than its own micro-batch, G, T, N and O, is said in `_Places`."""
 _COMPUTED = ("F", "B", "I", "W", "O")
 
 
@@ -103,6 +105,7 @@ class _Places:
         self._parts: dict[tuple[_Key, int], int] = {}
         self._ends: dict[tuple[int, int], _Key] = {}
         self._reductions: dict[tuple[int, int], Indices] = {}
+        self._norms: dict[int, int] = {}
         for index, (round_, stage, kind, micro_batch, part) in enumerate(actions):
             letters = kind._value_
             key = (letters, round_, stage, micro_batch)
@@ -111,13 +114,23 @@ class _Places:
                 self._parts[key, part] = index
             if letters == "B" or letters == "W":
                 self._ends[round_, stage] = key
-            elif letters == "G":
+            elif letters == "N":
+                self._norms[round_] = index
+            elif letters == "G" or letters == "T":
                 self._reductions[round_, stage] = (*self._reductions.get((round_, stage), ()), index)
 
     def across(self, action: Action, letters: str) -> Indices:
         """What the action needs of other lanes; -1 for what it needs and is in none."""
-        if letters == "G":
+        if letters == "G" or letters == "T":
             return self._end_of_stage(action)
+        if letters == "N":
+            found = [
+                index
+                for (round_, _), reduced in self._reductions.items()
+                if round_ == action.round
+                for index in reduced
+            ]
+            return tuple(found)
         if letters == "O":
             lacks = self._end_of_stage(action) == _MISSING
             return (_MISSING if lacks else ()) + self._reductions.get((action.round, action.stage), ())
@@ -132,10 +145,13 @@ class _Places:
 
     def before(self, action: Action, letters: str) -> Indices:
         """What the action needs of its own lane, and is there."""
-        if letters == "G":
+        if letters == "G" or letters == "T":
             return ()
+        if letters == "N":
+            return tuple(self._last[key] for (round_, _), key in self._ends.items() if round_ == action.round)
         if letters == "O":
-            return tuple(index for index in self._end_of_stage(action) if index >= 0)
+            ends = tuple(index for index in self._end_of_stage(action) if index >= 0)
+            return ends + ((self._norms[action.round],) if action.round in self._norms else ())
         if action.part and letters in _COMPUTED:
             return tuple(index for index in self._part_before(action, letters) if index >= 0)
         rule = _RULES[letters]
