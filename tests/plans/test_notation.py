@@ -35,7 +35,10 @@ def test_a_line_names_only_foreign_rounds() -> None:
     [
         ("F0", "'F0' is not an action: expected round:stage kind micro-batch.part, as in '17:2F0'"),
         ("", "'' is not an action: expected round:stage kind micro-batch.part, as in '17:2F0'"),
-        ("0Q1", "'0Q1' is not an action: no kind is written 'Q' (known: F, B, I, W, O, SF, RF, SB, RB, ST, RT, G, A)"),
+        (
+            "0Q1",
+            "'0Q1' is not an action: no kind is written 'Q' (known: F, B, I, W, O, SF, RF, SB, RB, ST, RT, G, A, T, N)",
+        ),
     ],
 )
 def test_errors(text: str, message: str) -> None:

@@ -124,13 +124,8 @@ class _Places:
         if letters == "G" or letters == "T":
             return self._end_of_stage(action)
         if letters == "N":
-            found = [
-                index
-                for (round_, _), reduced in self._reductions.items()
-                if round_ == action.round
-                for index in reduced
-            ]
-            return tuple(found)
+            here = [reduced for (round_, _), reduced in self._reductions.items() if round_ == action.round]
+            return tuple(index for reduced in here for index in reduced)
         if letters == "O":
             lacks = self._end_of_stage(action) == _MISSING
             return (_MISSING if lacks else ()) + self._reductions.get((action.round, action.stage), ())
