@@ -11,7 +11,7 @@ RateName = Literal["constant", "linear", "cosine"]
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """A learning rate: up to `peak` over `warmup` steps, then down to `floor` × peak at step `steps`, as `decay` says."""
+    """A learning rate: up to `peak` over `warmup` steps, then as `decay` says to `floor` × peak at step `steps`."""
 
     peak: float
     decay: RateName = "constant"
