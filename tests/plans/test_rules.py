@@ -14,6 +14,7 @@ from plait.plans.rules import (
     Link,
     follows,
     link,
+    meetings,
     message_bytes,
     part_counts,
     partner,
@@ -103,6 +104,52 @@ def test_reductions_in_parts_after_a_whole_backward() -> None:
         "0G0.1": "0B1",
         "0O0": "0G0.0 0G0.1",
     }
+
+
+def test_a_tied_embedding_and_the_norm() -> None:
+    """T waits for its stage's last backward, not for other reductions; N for all that its position reduces."""
+    text = "0RB1 0B1.0 0G0.0 0B1.1 0G0.1 0T0 0N0 0O0 0A0".replace("0RB1", "0F1 0RB1")
+    assert needed(text, waits) == {
+        "0B1.0": "0RB1",
+        "0G0.0": "0B1.0",
+        "0G0.1": "0B1.1",
+        "0T0": "0B1.1",
+        "0N0": "0G0.0 0G0.1 0T0",
+        "0O0": "0G0.0 0G0.1 0T0",
+        "0A0": "0O0",
+    }
+    assert needed(text, follows) == {"0B1.0": "0F1", "0B1.1": "0B1.0", "0N0": "0B1.1", "0O0": "0B1.1 0N0"}
+
+
+def test_the_norm_of_a_position_of_two_stages() -> None:
+    """Every stage's update waits for its own reductions, and stands behind the one norm."""
+    text = "3RF0 0F0 0SF0 3F0 3I0 3SB0 3W0 3G0 0RB0 0I0 0W0 0G0 3T0 0T0 0N0 3O0 0O0"
+    found = needed(text, waits)
+    assert {name: found[name] for name in ("3T0", "0T0", "0N0", "3O0", "0O0")} == {
+        "3T0": "3W0",
+        "0T0": "0W0",
+        "0N0": "3G0 3T0 0G0 0T0",
+        "3O0": "3G0 3T0",
+        "0O0": "0G0 0T0",
+    }
+    after = needed(text, follows)
+    assert {name: after[name] for name in ("0N0", "3O0", "0O0")} == {
+        "0N0": "3W0 0W0",
+        "3O0": "3W0 0N0",
+        "0O0": "0W0 0N0",
+    }
+    assert needed("0T0 0O0", waits) == {"0T0": "?", "0O0": "? 0T0"}
+
+
+def test_who_meets_whom() -> None:
+    """All N of a round; the two T of different positions. On one position they are one after the other."""
+    apart = [named("0T0 0N0"), named("1N0"), named("2T0 2N0")]
+    both, all_ = named("0T0 2T0"), named("0N0 1N0 2N0")
+    assert meetings(apart) == dict.fromkeys(both, both) | dict.fromkeys(all_, all_)
+    in_v = [named("3T0 0T0 0N0"), named("1N0")]
+    assert meetings(in_v) == dict.fromkeys(named("0N0 1N0"), named("0N0 1N0"))
+    assert meetings([named("1T0 0T0 0N0")]) == {}
+    assert meetings([named("0F0 0B0 0G0 0O0")]) == {}
 
 
 def test_what_is_missing_is_minus_one() -> None:

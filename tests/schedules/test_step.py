@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 import itertools
+from collections import Counter
+from dataclasses import replace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from plait.errors import PlanError
+from plait.plans.action import Kind
 from plait.plans.check_step import check_training_round
 from plait.plans.layout import Layout, Stage
 from plait.plans.notation import format_actions
+from plait.plans.progress import check_progress
 from plait.plans.round import MicroBatch, Round, Row
+from plait.plans.rules import positions_by_stage
 from plait.plans.split import Split, TrainingSetup
 from plait.schedules.order import Placement, loop, v_shape
+from plait.schedules.passes_training import add_messages, cut_last_backwards
 from plait.schedules.step import lower_step, make_training_round, sequences, training_order
 from plait.schedules.training import ONE_STAGE, TRAINING_SCHEDULES, V_SHAPED
 
@@ -75,6 +83,103 @@ def test_the_last_backward_in_buckets() -> None:
     assert drawn("1f1b", loop(2, 1), 1, dp=2, buckets=2).splitlines()[1] == (
         "1RF0 1F0 1B0.0 1G0.0 1B0.1 1G0.1 1SB0 1O0"
     )
+
+
+def test_buckets_of_every_stage() -> None:
+    """One number a stage; a stage with one is not cut."""
+    layout, setup = layout_of(loop(3, 1), 2), setup_of("gpipe", loop(3, 1), 1, dp=2)
+    one = make_training_round(0, layout, setup, sequences(1, 1, 8), (2, 1, 3))
+    assert "\n".join(format_actions(actions, 0) for actions in one.actions) == picture(
+        """
+        0F0 0SF0 0RB0 0B0.0 0G0.0 0B0.1 0G0.1 0O0
+        1RF0 1F0 1SF0 1RB0 1B0 1G0 1SB0 1O0
+        2RF0 2F0 2B0.0 2G0.0 2B0.1 2G0.1 2B0.2 2G0.2 2SB0 2O0
+        """
+    )
+    same = make_training_round(0, layout, setup, sequences(1, 1, 8), (2, 2, 2))
+    assert same == make_training_round(0, layout, setup, sequences(1, 1, 8), 2)
+
+
+def test_cut_backwards_need_no_reductions() -> None:
+    """The passes are apart: what is cut, and what is reduced."""
+    order = training_order(layout_of(loop(2, 1)), setup_of("1f1b", loop(2, 1), 2))
+    cut = cut_last_backwards(add_messages(order, 2), (1, 2))
+    assert cut.drawn() == ["0F0 0SF0 0F1 0SF1 0RB0 0B0 0RB1 0B1", "1RF0 1F0 1B0 1RF1 1SB0 1F1 1B1.0 1B1.1 1SB1"]
+
+
+def test_a_tied_embedding_and_the_norm() -> None:
+    """T of the first and the last stage, behind their reductions; N before all updates; neither needs replicas."""
+    layout, setup = layout_of(loop(3, 1), 2), setup_of("gpipe", loop(3, 1), 1, dp=2, zero=1)
+    one = make_training_round(0, layout, setup, sequences(1, 1, 8), (2, 1, 1), tied=True, norm=True)
+    assert "\n".join(format_actions(actions, 0) for actions in one.actions) == picture(
+        """
+        0F0 0SF0 0RB0 0B0.0 0G0.0 0B0.1 0G0.1 0T0 0N0 0O0 0A0
+        1RF0 1F0 1SF0 1RB0 1B0 1G0 1SB0 1N0 1O0 1A0
+        2RF0 2F0 2B0 2G0 2SB0 2T0 2N0 2O0 2A0
+        """
+    )
+    alone = setup_of("gpipe", loop(3, 1), 1)
+    bare = make_training_round(0, layout_of(loop(3, 1)), alone, sequences(1, 1, 8), 3, tied=True, norm=True)
+    assert [format_actions(actions, 0).split()[-3:] for actions in bare.actions] == [
+        ["0T0", "0N0", "0O0"],
+        ["1SB0", "1N0", "1O0"],
+        ["2T0", "2N0", "2O0"],
+    ]
+
+
+def test_one_position_with_both_ends() -> None:
+    """In a V the last stage ends first, and its T does nothing; what stands behind T is not kept waiting by it."""
+    layout, setup = layout_of(v_shape(2), 2), setup_of("zb-v", v_shape(2), 1, dp=2)
+    one = make_training_round(0, layout, setup, sequences(1, 1, 8), tied=True, norm=True)
+    assert format_actions(one.actions[0], 0).endswith("3W0 3G0 0RB0 0I0 0W0 0G0 3T0 0T0 0N0 3O0 0O0")
+    assert format_actions(one.actions[1], 0).endswith("2W0 2G0 1I0 1SB0 1W0 1G0 1N0 2O0 1O0")
+    layout, setup = layout_of(loop(2, 2), 2), setup_of("interleaved", loop(2, 2), 2, dp=2)
+    one = make_training_round(0, layout, setup, sequences(2, 1, 8), tied=True, norm=True)
+    assert format_actions(one.actions[1], 0).endswith("1B1 1G0 1SB1 3T0 1N0 3O0 1O0")
+
+
+@pytest.mark.parametrize(
+    ("buckets", "message"),
+    [
+        ((2, 2), "there are 2 numbers of buckets, but 3 stages: give one a stage"),
+        ((2, 0, 1), "stage 1 has 0 buckets, but needs at least 1"),
+        (0, "stage 0 has 0 buckets, but needs at least 1"),
+    ],
+)
+def test_buckets_that_cannot_be(buckets: int | tuple[int, ...], message: str) -> None:
+    layout, setup = layout_of(loop(3, 1), 2), setup_of("gpipe", loop(3, 1), 1, dp=2)
+    with pytest.raises(PlanError) as error:
+        make_training_round(0, layout, setup, sequences(1, 1, 8), buckets)
+    assert str(error.value) == message
+
+
+@given(st.data())
+def test_rendezvous_never_deadlock(data: st.DataObject) -> None:
+    """Every schedule, any buckets, replicas or none, links that hold 1 to 3: T of two positions, and N of all.
+
+    Why it holds: nothing but N, O and A waits for a reduction, so all computing and all messages come to their end
+    whatever the reduce lanes do; then every reduce lane comes to its T, of which a position has one that meets another
+    position; then every position comes to its N.
+    """
+    schedule = data.draw(st.sampled_from(TRAINING_SCHEDULES))
+    positions = data.draw(st.integers(1, 4))
+    virtual = 1 if schedule in ONE_STAGE else 2 if schedule in V_SHAPED else data.draw(st.integers(1, 3))
+    placement = v_shape(positions) if schedule in V_SHAPED else loop(positions, virtual)
+    stages, micro_batches = positions * virtual, data.draw(st.integers(1, 6))
+    dp, zero, capacity = (data.draw(st.integers(*bounds)) for bounds in ((1, 2), (0, 1), (1, 3)))
+    buckets = data.draw(st.lists(st.integers(1, 3), min_size=stages, max_size=stages))
+    tied, norm = data.draw(st.booleans()), data.draw(st.booleans())
+    layout = layout_of(placement, dp, capacity)
+    setup = setup_of(schedule, placement, micro_batches, dp, zero)
+    one = make_training_round(3, layout, setup, sequences(micro_batches, 1, 8), buckets, tied=tied, norm=norm)
+    check_training_round(one, layout)
+    named = Counter((action.kind, action.stage) for actions in one.actions for action in actions)
+    ends = {0, stages - 1} if tied and stages > 1 else set()
+    assert {stage for kind, stage in named if kind is Kind.REDUCE_TIED} == ends
+    assert {stage for kind, stage in named if kind is Kind.NORM} == {held[0] for held in placement if norm}
+    assert all(count == 1 for (kind, _), count in named.items() if kind in (Kind.REDUCE_TIED, Kind.NORM))
+    two = replace(one, number=4, actions=tuple(tuple(a._replace(round=4) for a in each) for each in one.actions))
+    check_progress([one, two], stages, capacity, positions_by_stage(placement))
 
 
 @pytest.mark.parametrize("schedule", TRAINING_SCHEDULES)

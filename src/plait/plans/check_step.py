@@ -15,14 +15,17 @@ from plait.plans.rules import follows, positions_by_stage
 
 _OF_STAGE = (Kind.REDUCE_GRADIENTS, Kind.OPTIMIZER, Kind.GATHER_PARAMETERS)
 """What is done once for a whole stage."""
+_UNCUT = (Kind.REDUCE_TIED, Kind.NORM)
+"""What is never done in parts."""
 
 
 def check_training_round(one: Round, layout: Layout) -> None:
     """Round `one` trains every stage on every micro-batch exactly once, and comes to its end. Errors: PlanError.
 
     Every stage has one F and one B, or one I and one W, a micro-batch; a send and a receive between stages on different
-    positions; at most one G, O and A a stage, and if one stage has it, all have. What an action needs of its own lane
-    stands before it, and the links' k is enough.
+    positions; at most one G, O and A a stage, and if one stage has it, all have; a T of the first and of the last
+    stage, or of none; an N of every position's first stage, or of none. What an action needs of its own lane stands
+    before it, and the links' k is enough.
     """
     positions = layout.positions
     if len(one.actions) != len(positions):
@@ -36,6 +39,7 @@ def check_training_round(one: Round, layout: Layout) -> None:
         _check_set(one, position, whole, set(_expected(one, position, whole, position_of)))
         _check_order(one, actions)
     _check_alike(one, len(position_of))
+    _check_norms(one, positions)
     check_progress([one], len(position_of), layout.link_capacity, position_of)
 
 
@@ -51,6 +55,8 @@ def _check_names(one: Round, position: int, actions: tuple[Action, ...], stages:
             )
         if count > 1:
             raise PlanError(f"round {one.number}: {name} stands {count} times, not once")
+        if action.kind in _UNCUT and action.part is not None:
+            raise PlanError(f"round {one.number}: {name} is a part, but {action.kind.value} is never cut")
 
 
 def _whole(one: Round, actions: tuple[Action, ...]) -> set[Action]:
@@ -68,8 +74,10 @@ def _whole(one: Round, actions: tuple[Action, ...]) -> set[Action]:
 
 
 def _expected(one: Round, position: int, given: set[Action], position_of: tuple[int, ...]) -> Iterator[Action]:
-    """All that a position must do; backwards whole or split as given, and what is of a whole stage as given."""
-    yield from (action for action in given if action.kind in _OF_STAGE and action.micro_batch == 0)
+    """All that a position must do; backwards whole or split as given, and what may be there or not as given."""
+    held = [stage for stage, place in enumerate(position_of) if place == position]
+    may_have = dict.fromkeys(_OF_STAGE, held) | {Kind.REDUCE_TIED: _ends(len(position_of)), Kind.NORM: held[:1]}
+    yield from (action for action in given if action.stage in may_have.get(action.kind, ()) and not action.micro_batch)
     for stage, place in enumerate(position_of):
         if place != position:
             continue
@@ -106,10 +114,24 @@ def _check_order(one: Round, actions: tuple[Action, ...]) -> None:
             )
 
 
+def _ends(stages: int) -> list[int]:
+    """The first and the last stage, which may share an embedding; none where they are one."""
+    return [0, stages - 1] if stages > 1 else []
+
+
 def _check_alike(one: Round, stages: int) -> None:
-    """Gradients are reduced, weights updated and gathered in all stages or in none."""
-    for kind in _OF_STAGE:
+    """Gradients are reduced, weights updated and gathered in all stages or in none; a tied embedding at both ends."""
+    for kind in (*_OF_STAGE, Kind.REDUCE_TIED):
+        of_stages = _ends(stages) if kind is Kind.REDUCE_TIED else range(stages)
         having = {action.stage for actions in one.actions for action in actions if action.kind is kind}
-        lacking = sorted(set(range(stages)) - having)
+        lacking = sorted(set(of_stages) - having)
         if having and lacking:
             raise PlanError(f"round {one.number}: stages {lacking} lack {kind.value}, which other stages have")
+
+
+def _check_norms(one: Round, positions: tuple[tuple[int, ...], ...]) -> None:
+    """All positions take part in the norm, or none."""
+    having = {action.stage for actions in one.actions for action in actions if action.kind is Kind.NORM}
+    lacking = [position for position, stages in enumerate(positions) if stages[0] not in having]
+    if having and lacking:
+        raise PlanError(f"round {one.number}: positions {lacking} lack N, which other positions have")

@@ -3,6 +3,9 @@
 The lanes are replayed without time: every lane goes on as far as it can, a send completes while fewer than k messages
 lie unreceived on its link. More progress of one lane never takes a possibility from another, so one greedy replay
 decides: what is stuck in it is stuck in every run.
+
+An action that meets others (`rules.meetings`) arrives when all that it waits for is done, and ends when all of them
+have arrived. It stays at the head of its lane until then, so an arrival too is never taken back.
 """
 
 from __future__ import annotations
@@ -15,7 +18,7 @@ from plait.errors import PlanError
 from plait.plans.action import Action, Kind, Lane
 from plait.plans.notation import format_action
 from plait.plans.round import Round
-from plait.plans.rules import Link, link, partner, waits
+from plait.plans.rules import Link, link, meetings, partner, waits
 
 _Waiting = tuple[Action, tuple[Action, ...]]
 """An action, and the actions of other lanes that it waits for."""
@@ -50,6 +53,8 @@ class _Replay:
         self._stages, self._capacity, self._position_of = stages, capacity, position_of
         self._lanes = _lanes(rounds)
         self._done: set[Action] = set()
+        self._meetings = {action: all_ for one in rounds for action, all_ in meetings(one.actions).items()}
+        self._arrived: set[Action] = set()
         self._unreceived: dict[Link, int] = defaultdict(int)
         for carried in rounds[0].carried_in if rounds else ():
             # sent before these rounds began
@@ -77,7 +82,13 @@ class _Replay:
             return False
         if action.kind.sends:
             return self._unreceived[self._link(action)] < self._capacity
+        if action in self._meetings:
+            return self._have_met(action)
         return not action.kind.receives or partner(action, self._stages) in self._done
+
+    def _have_met(self, action: Action) -> bool:
+        self._arrived.add(action)
+        return self._arrived.issuperset(self._meetings[action])
 
     def _do(self, action: Action) -> None:
         self._done.add(action)
@@ -92,6 +103,8 @@ class _Replay:
         missing = next((other for other in waited if other not in self._done), None)
         if missing is None and action.kind.receives:
             missing = partner(action, self._stages)
+        if missing is None and action in self._meetings:
+            missing = next(other for other in self._meetings[action] if other not in self._arrived)
         if missing is not None:
             return f"{name} waits for {format_action(missing)}"
         source, to = self._link(action)

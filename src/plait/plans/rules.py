@@ -59,6 +59,22 @@ def follows(actions: Sequence[Action]) -> tuple[Indices, ...]:
     return tuple([places.before(action, action.kind._value_) for action in actions])
 
 
+def meetings(actions: Sequence[Sequence[Action]]) -> dict[Action, tuple[Action, ...]]:
+    """By action, all those of a round that it begins and ends together with, itself among them: a rendezvous.
+
+    `actions`: of every position. All N meet. The two T meet where they stand on different positions; on one, the first
+    of them in the lane does nothing, and the second meets nobody. What the ranks of one position do together (G, A, the
+    exchanges of a tensor group) is not listed here: they have the same actions in the same order.
+    """
+    found: dict[Action, tuple[Action, ...]] = {}
+    for kind in (Kind.NORM, Kind.REDUCE_TIED):
+        here = [[action for action in of_position if action.kind is kind] for of_position in actions]
+        together = [action for of_position in here for action in of_position]
+        if max(map(len, here), default=0) == 1 < len(together):
+            found |= dict.fromkeys(together, tuple(together))
+    return found
+
+
 def part_counts(actions: Sequence[Action]) -> tuple[int, ...]:
     """For each of one position's actions, into how many equal parts its action is cut: 1 where it is whole."""
     counts = Counter([action._replace(part=None) for action in actions if action.part is not None])

@@ -14,6 +14,8 @@ that keep this order can wait for nothing else.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -25,7 +27,7 @@ from plait.schedules.order import KINDS, B, F, I, Order, W
 Places = NDArray[np.intp]
 Floats = NDArray[np.float64]
 
-_SF, _RF, _SB, _RB, _G, _O, _A = (
+_SF, _RF, _SB, _RB, _G, _T, _N, _O, _A = (
     KINDS.index(kind)
     for kind in (
         Kind.SEND_FORWARD,
@@ -33,6 +35,8 @@ _SF, _RF, _SB, _RB, _G, _O, _A = (
         Kind.SEND_BACKWARD,
         Kind.RECEIVE_BACKWARD,
         Kind.REDUCE_GRADIENTS,
+        Kind.REDUCE_TIED,
+        Kind.NORM,
         Kind.OPTIMIZER,
         Kind.GATHER_PARAMETERS,
     )
@@ -92,10 +96,15 @@ def _full_s(source: NDArray[np.int32], to: NDArray[np.int32], made_s: Floats, ca
     return full_s
 
 
-def cut_last_backwards(lowered: Lowered, parts: int) -> Lowered:
-    """The last B or W of each stage in `parts` parts, so that the gradients of one are reduced during the next."""
+def cut_last_backwards(lowered: Lowered, parts: int | Sequence[int]) -> Lowered:
+    """The last B or W of each stage in parts, so that the gradients of one are reduced during the next.
+
+    `parts`: of every stage, or one number a stage; 1 leaves a stage's whole.
+    """
+    last = _last_backwards(lowered)
+    of_stage = np.broadcast_to(np.asarray(parts, np.intp), lowered.order.stages)
     counts = np.ones(len(lowered), np.intp)
-    counts[_last_backwards(lowered)] = parts
+    counts[last] = of_stage[lowered.stages[last]]
     rows = np.repeat(np.arange(len(lowered)), counts)
     part = np.arange(len(rows)) - np.repeat(np.cumsum(counts) - counts, counts)
     return lowered.at(rows, np.where(counts[rows] > 1, part, WHOLE).astype(np.int32))
@@ -111,22 +120,47 @@ def add_reductions(lowered: Lowered) -> Lowered:
     return insert(lowered, after, _G, lowered.parts[after])
 
 
+def add_tied(lowered: Lowered) -> Lowered:
+    """The gradient of an embedding that the first and the last stage share is summed over both, and over the replicas.
+
+    It stands behind all that its position computes and reduces: the exchange waits for the other stage, and would keep
+    waiting what stands behind it in the lane. Where one position holds both stages it has a T of each, in the order in
+    which their last backwards end; the second is the exchange. One stage alone shares nothing.
+    """
+    final = lowered.order.stages - 1
+    last = _last_backwards(lowered)
+    ends = last[np.isin(lowered.stages[last], (0, final))]
+    return _at_end(lowered, _T, ends) if final else lowered
+
+
+def add_norm(lowered: Lowered) -> Lowered:
+    """The gradient norm of the whole mesh, which every position's update waits for: one a position, of its first stage.
+
+    It stands behind all that the position computes; add it before the optimizer.
+    """
+    rows = np.arange(len(lowered))
+    first = [rows[lowered.stages == held[0]][0] for held in lowered.order.placement]
+    return _at_end(lowered, _N, np.array(first, np.intp))
+
+
 def add_optimizer(lowered: Lowered) -> Lowered:
     """Weights are updated when all is computed: stages in the order in which their last backwards ended."""
-    last = _last_backwards(lowered)
-    ends = lowered.bounds[1:] - 1
-    position = lowered.position[last]
-    updates = lowered.at(last)
-    one = np.full(len(last), _O, np.int32)
-    whole = np.full(len(last), WHOLE, np.int32)
-    update = Lowered(lowered.order, position, one, updates.stages, np.zeros_like(one), whole)
-    return _after(lowered, ends[position], update)
+    return _at_end(lowered, _O, _last_backwards(lowered))
 
 
 def add_gathers(lowered: Lowered) -> Lowered:
     """Updated weights that lie in shards over the replicas (ZeRO) are gathered: after each stage's O."""
     after = np.flatnonzero(lowered.kinds == _O)
     return insert(lowered, after, _A, np.full(len(after), WHOLE, np.int32))
+
+
+def _at_end(lowered: Lowered, kind: int, rows: Places) -> Lowered:
+    """An action of `kind`, of a whole stage, for the stage of each of `rows`, behind all that its position does."""
+    ends = lowered.bounds[1:] - 1
+    of_rows = lowered.at(rows)
+    codes, zeros = np.full(len(rows), kind, np.int32), np.zeros(len(rows), np.int32)
+    added = Lowered(lowered.order, of_rows.position, codes, of_rows.stages, zeros, zeros + WHOLE)
+    return _after(lowered, ends[of_rows.position], added)
 
 
 def _after(lowered: Lowered, after: Places, added: Lowered) -> Lowered:

@@ -13,25 +13,35 @@ from plait.schedules.order import Order, Placement
 from plait.schedules.passes_training import (
     add_gathers,
     add_messages,
+    add_norm,
     add_optimizer,
     add_reductions,
+    add_tied,
     cut_last_backwards,
 )
 from plait.schedules.training import compute_order
 
 
 def make_training_round(
-    number: int, layout: Layout, setup: TrainingSetup, work: Sequence[MicroBatch], buckets: int = 1
+    number: int,
+    layout: Layout,
+    setup: TrainingSetup,
+    work: Sequence[MicroBatch],
+    buckets: int | Sequence[int] = 1,
+    *,
+    tied: bool = False,
+    norm: bool = False,
 ) -> Round:
     """Round `number`: one step over `work`, the micro-batches of one pipeline, a row a sequence.
 
-    `buckets`: parts in which the last backward of each stage is done and its gradients reduced. A pure function: every
-    rank makes the same round from the same arguments. Errors: PlanError where layout, setup and work do not agree.
+    `buckets`, `tied` and `norm` as in `lower_step`. A pure function: every rank makes the same round from the same
+    arguments. Errors: PlanError where layout, setup, work and buckets do not agree.
     """
     if len(work) != setup.micro_batches:
         raise PlanError(f"the step has {len(work)} micro-batches of work, but the plan has {setup.micro_batches}")
     order = training_order(layout, setup)
-    return Round(number, tuple(work), lower_step(order, layout, setup, buckets).actions(number))
+    step = lower_step(order, layout, setup, buckets, tied=tied, norm=norm)
+    return Round(number, tuple(work), step.actions(number))
 
 
 def training_order(layout: Layout, setup: TrainingSetup) -> Order:
@@ -46,15 +56,41 @@ def training_order(layout: Layout, setup: TrainingSetup) -> Order:
     return order
 
 
-def lower_step(order: Order, layout: Layout, setup: TrainingSetup, buckets: int = 1) -> Lowered:
-    """Messages, gradient reductions where there are replicas, the update, and the gather of what ZeRO sharded."""
+def lower_step(
+    order: Order,
+    layout: Layout,
+    setup: TrainingSetup,
+    buckets: int | Sequence[int] = 1,
+    *,
+    tied: bool = False,
+    norm: bool = False,
+) -> Lowered:
+    """Messages, gradient reductions where there are replicas, the update, and the gather of what ZeRO sharded.
+
+    `buckets`: parts in which the last backward of each stage is done and its gradients reduced, for all stages or one
+    number a stage; without replicas nothing is cut. `tied`: the first and the last stage share the embedding, and its
+    gradient is summed over both. `norm`: the gradient norm of the whole mesh stands before the update. Errors:
+    PlanError for buckets below 1, or not one number a stage.
+    """
     split = setup.split
     replicas = split.dp * split.ep * split.cp
+    parts = _parts(buckets, order.stages)
     step = add_messages(order, layout.link_capacity)
     if replicas > 1:
-        step = add_reductions(cut_last_backwards(step, buckets))
+        step = add_reductions(cut_last_backwards(step, parts))
+    step = add_tied(step) if tied else step
+    step = add_norm(step) if norm else step
     step = add_optimizer(step)
     return add_gathers(step) if replicas > 1 and setup.zero else step
+
+
+def _parts(buckets: int | Sequence[int], stages: int) -> Sequence[int]:
+    parts = [buckets] * stages if isinstance(buckets, int) else list(buckets)
+    if len(parts) != stages:
+        raise PlanError(f"there are {len(parts)} numbers of buckets, but {stages} stages: give one a stage")
+    if min(parts) < 1:
+        raise PlanError(f"stage {parts.index(min(parts))} has {min(parts)} buckets, but needs at least 1")
+    return parts
 
 
 def sequences(micro_batches: int, micro_batch: int, sequence: int) -> tuple[MicroBatch, ...]:
