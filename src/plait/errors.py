@@ -6,6 +6,7 @@
     │   ├── PlanError       a cut, a schedule, a plan file
     │   ├── WeightsError    a weights file: missing, corrupt, not what the model needs
     │   ├── CapacityError   memory: need, free and shortfall
+    │   ├── DataError       a text to train on
     │   └── RequestError    a prompt or its options
     └── RunError (also a RuntimeError): a run broke
         ├── PeerLost        a rank died or cannot be reached
@@ -43,6 +44,10 @@ class WeightsError(UsageError):
 
 class CapacityError(UsageError):
     """Not enough memory: the message holds need, free and shortfall."""
+
+
+class DataError(UsageError):
+    """A text to train on that cannot be read, or is too short."""
 
 
 class RequestError(UsageError):

@@ -426,9 +426,8 @@ def test_sigterm_is_answered_after_words() -> None:
     """A rank that is told to end has time to say why; then it ends."""
     code = (
         "import time\n"
-        "from plait.generation import torchrun\n"
-        "torchrun.GRACE_S = 0.3\n"
-        "with torchrun._grace(lambda: print('heard', flush=True)):\n"
+        "from plait.ranks.grace import grace\n"
+        "with grace(lambda: print('heard', flush=True), 0.3):\n"
         "    print('up', flush=True)\n"
         "    time.sleep(60)\n"
     )

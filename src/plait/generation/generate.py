@@ -13,10 +13,11 @@ from plait.generation.launch import ProcessRanks
 from plait.generation.machine import Machine
 from plait.generation.opened import encode_all, open_model
 from plait.generation.planning import CostsFor, Options, make_plan, measured_costs, model_name, read_plan
-from plait.generation.record import reserved_run, run_record
+from plait.generation.record import run_record
 from plait.generation.verify import verify
 from plait.generation.watch import Unwatched, Watch
 from plait.plans.plan import Plan
+from plait.ranks.runs import reserved_run
 from plait.simulator.simulate import simulate
 from plait.timeline.record import RunRecord
 

@@ -11,6 +11,7 @@ import msgspec
 
 from plait.plans.action import Action
 from plait.plans.sampling import SamplingParams
+from plait.ranks.failures import Failed
 from plait.timeline.record import RoundRecipe
 
 
@@ -83,15 +84,6 @@ class Finished(msgspec.Struct, tag="finished"):
     sent_bytes: list[int]
     peak_bytes: int
     rounds: list[RoundRecipe]
-
-
-class Failed(msgspec.Struct, tag="failed"):
-    """A rank cannot go on. `lost` is the rank that died, where that is why."""
-
-    rank: int
-    kind: str
-    message: str
-    lost: int | None
 
 
 class Admitted(msgspec.Struct, array_like=True):

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import resource
 import socket
 import sys
 import time
-import traceback
 from contextlib import suppress
-from pathlib import Path
 from typing import cast
 
 import torch
@@ -16,11 +13,10 @@ import torch
 from plait.comm.contract import Endpoint
 from plait.comm.shm import ShmDescription, ShmEndpoint
 from plait.comm.tensor_group import EndpointGroup
-from plait.errors import PeerLost, PlaitError
 from plait.executor.executor import Executor
 from plait.generation.follower import Follower
 from plait.generation.lead import Front, Lead
-from plait.generation.protocol import Failed, Finished, Logits, Progress, Ready, Setup, ToFront, ToRank
+from plait.generation.protocol import Finished, Logits, Progress, Ready, Setup, ToFront, ToRank
 from plait.generation.worker import LogitsOf, Part, StageWorker
 from plait.nn.cache import KVCache
 from plait.nn.decoder import StageModel
@@ -30,6 +26,7 @@ from plait.plans.layout import Stage
 from plait.plans.plan import Plan
 from plait.prober.host import on_all_cores
 from plait.ranks.channel import Channel
+from plait.ranks.failures import failure, peak_memory_bytes
 from plait.spec.model import ModelSpec
 from plait.spec.shards import make_shards
 from plait.tracer.tracer import Tracer
@@ -109,18 +106,6 @@ def _sent_bytes(endpoint: Endpoint) -> list[int]:
     return [0 if to == endpoint.rank else endpoint.traffic(to).payload_bytes for to in range(endpoint.size)]
 
 
-def peak_memory_bytes() -> int:
-    """The most that this process has held resident.
-
-    Linux's ru_maxrss starts with the peak of the process that started this one, so its own high-water mark is read.
-    """
-    with suppress(OSError):
-        for line in Path("/proc/self/status").read_text().splitlines():
-            if line.startswith("VmHWM:"):
-                return int(line.split()[1]) * 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
-
-
 def _logits_to(front: Front, part: Part | None) -> LogitsOf:
     first = part.shard.vocab.first if part else 0
     return lambda request, position, values: front.send(Logits(request, position, values, first))
@@ -137,13 +122,6 @@ class _Reporter:
         if done_bytes == total_bytes or now_s >= self._next_s:
             self._next_s = now_s + _REPORT_EVERY_S
             self._front.send(Progress(self._rank, done_bytes, total_bytes))
-
-
-def failure(rank: int, error: BaseException) -> Failed:
-    """What the front is told of an error."""
-    if isinstance(error, PlaitError):
-        return Failed(rank, type(error).__name__, str(error), error.rank if isinstance(error, PeerLost) else None)
-    return Failed(rank, "RunError", "".join(traceback.format_exception(error)), None)
 
 
 def main() -> int:

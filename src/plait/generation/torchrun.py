@@ -7,16 +7,11 @@ others        answer, run their part of each session, leave; they say nothing bu
 
 from __future__ import annotations
 
-import os
-import signal
-import sys
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from types import FrameType
 
 from plait.comm.cluster import join
 from plait.comm.launcher import Environment
@@ -34,10 +29,8 @@ from plait.generation.watch import Watch
 from plait.plans.file import load_plan_file
 from plait.plans.plan import Plan
 from plait.prober.host import usable_cores
+from plait.ranks.grace import GRACE_S, grace
 from plait.spec.model import ModelSpec
-
-GRACE_S = 3.0
-"""How long a rank lives on after SIGTERM: a launcher ends all ranks when one dies, and rank 0 has to say which."""
 
 Prompts = Callable[[], list[str]]
 """Reads the prompts: only rank 0 has to have them."""
@@ -52,7 +45,7 @@ def follow(here: Environment, options: Options) -> bool:
 
     Errors: what this rank failed with. What rank 0 says of a lost rank is not said twice on its host.
     """
-    with _grace(lambda: None):
+    with grace():
         try:
             with join(here, CAPACITY, _threads(here, options)) as endpoint:
                 return FollowerRank(endpoint, options).serve(here)
@@ -67,7 +60,7 @@ def lead(
 ) -> Result:
     """Rank 0: see `generate`. Errors: as there; PeerLost where a rank is lost."""
     meshes: list[Mesh] = []
-    with _grace(lambda: _raise_unless_serving(meshes)), join(here, CAPACITY, _threads(here, options)) as endpoint:
+    with grace(lambda: _raise_unless_serving(meshes)), join(here, CAPACITY, _threads(here, options)) as endpoint:
         mesh = Mesh(endpoint, greeting(here))
         meshes.append(mesh)
         try:
@@ -137,27 +130,6 @@ class _Pricing:
 def _threads(here: Environment, options: Options) -> int:
     """Threads that the ranks of this host are likely to compute with."""
     return here.local_size * (options.threads or max(1, usable_cores() // here.local_size))
-
-
-@contextmanager
-def _grace(first: Callable[[], None]) -> Iterator[None]:
-    """While it is entered, SIGTERM calls `first`, and ends the process only some seconds later."""
-
-    def end() -> None:
-        sys.stderr.write("error: stopped by SIGTERM\n")
-        sys.stderr.flush()
-        os._exit(128 + signal.SIGTERM)
-
-    def on_signal(number: int, frame: FrameType | None) -> None:
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        timer = threading.Timer(GRACE_S, end)
-        timer.daemon = True
-        timer.start()
-        first()
-
-    before = signal.signal(signal.SIGTERM, on_signal)
-    yield
-    signal.signal(signal.SIGTERM, before)  # not after an error: that has to be told first
 
 
 def _raise_unless_serving(meshes: list[Mesh]) -> None:

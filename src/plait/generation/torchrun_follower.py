@@ -16,7 +16,7 @@ from plait.generation.follower import IDLE_S
 from plait.generation.machine import free_memory_here
 from plait.generation.planning import Options, model_name
 from plait.generation.protocol import ToFront, ToRank
-from plait.generation.rank import failure, run_rank
+from plait.generation.rank import run_rank
 from plait.generation.torchrun_model import Fingerprint, require_same
 from plait.generation.torchrun_protocol import (
     FromRankZero,
@@ -31,6 +31,7 @@ from plait.generation.torchrun_protocol import (
 )
 from plait.plans.file import plan_from_text
 from plait.prober.host import usable_cores
+from plait.ranks.failures import failure
 from plait.weights.index import open_index
 from plait.weights.source import resolve_model
 

@@ -19,7 +19,7 @@ from plait.costs.protocol import LinkCost
 from plait.errors import PeerLost, RunError, WaitTimeout
 from plait.generation.launch import FrontChannel, RankChannel
 from plait.generation.places import Places
-from plait.generation.protocol import Failed, Finished, Logits, Progress, Ready, ToFront, Token, ToRank
+from plait.generation.protocol import Finished, Logits, Progress, Ready, ToFront, Token, ToRank
 from plait.generation.torchrun_hosts import Hosts
 from plait.generation.torchrun_model import Fingerprint
 from plait.generation.torchrun_protocol import (
@@ -36,6 +36,8 @@ from plait.generation.torchrun_protocol import (
 from plait.plans.file import dump_plan
 from plait.plans.plan import Plan
 from plait.ranks.channel import Channel
+from plait.ranks.failures import Failed, failure
+from plait.ranks.processes import EXIT_WAIT_S
 from plait.timeline.clock import Exchange, offset_from_exchanges
 from plait.timeline.timeline import Clock
 from plait.weights.index import WeightsIndex
@@ -46,7 +48,6 @@ _ROUND_TRIPS = 50
 _ANSWER_S = 60.0
 _LISTEN_S = 0.02
 _SETTLE_S = 0.3
-_EXIT_WAIT_S = 5.0
 
 
 class Mesh:
@@ -147,7 +148,7 @@ class TorchrunRanks:
         """See `Ranks`."""
         for channel in self.channels:
             channel.shut_down()
-        self._thread.join(_EXIT_WAIT_S)
+        self._thread.join(EXIT_WAIT_S)
         self._mesh.serving = self._thread.is_alive()
         for channel in self.channels:
             channel.close()
@@ -203,7 +204,7 @@ class _Relay:
 
 def _lead(plan: Plan, index: WeightsIndex, mesh: Mesh, fronts: Sequence[FrontChannel], trace: bool) -> None:
     """The thread of rank 0: the endpoint's only one meanwhile."""
-    from plait.generation.rank import failure, run_rank
+    from plait.generation.rank import run_rank
 
     relay = _Relay(mesh, fronts)
     torch.set_num_threads(plan.layout.stages[0].threads)

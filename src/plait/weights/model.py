@@ -13,6 +13,7 @@ from typing import Any
 from plait.errors import SpecError, WeightsError, nearest
 from plait.spec.gguf import spec_from_gguf
 from plait.spec.huggingface import spec_from_config
+from plait.spec.inline import inline_spec, is_inline
 from plait.spec.model import ModelSpec
 from plait.spec.preset_files import preset_words
 from plait.spec.presets import model_preset
@@ -33,6 +34,8 @@ def _spec(name: str) -> ModelSpec:
         return model_preset(name)
     if name == DEMO:
         return _demo()
+    if is_inline(name):
+        return inline_spec(name)
     path = Path(name).expanduser()
     if path.suffix == ".json" and path.is_file():
         return spec_from_config(_json(path), path.resolve().parent.name)
