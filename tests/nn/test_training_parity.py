@@ -131,7 +131,7 @@ def caught(tp: int, case: str, **given: Any) -> bool:
 
 
 def test_norms_that_are_not_summed_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Partial, "complete", lambda self: self._parameters.fill())
+    monkeypatch.setattr(Partial, "complete", lambda self, part: self._parameters.fill(part))
     assert caught(2, "mistral-full", sequence=True)
     assert caught(2, "qwen3")  # each rank sees its heads alone, also without sequence
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -10,6 +11,7 @@ from torch import Tensor
 from torch.autograd.function import Function
 from torch.nn.functional import scaled_dot_product_attention
 
+from plait.nn.training.functions import run_again
 from plait.spec.model import ModelSpec
 from plait.spec.shards import Shard
 
@@ -35,8 +37,9 @@ def window_mask(length: int, window: int | None, like: Tensor) -> Tensor | None:
 class Attention:
     """A rank's heads, and the KV heads that they read."""
 
-    def __init__(self, spec: ModelSpec, shard: Shard, window: int | None) -> None:
-        self.window = window
+    def __init__(self, spec: ModelSpec, shard: Shard, window: int | None, again: bool = False) -> None:
+        """`again`: the backward does it again, from the queries, keys and values that it was given."""
+        self.window, self._again = window, again
         self.heads, self.kv_heads, self.head_dim = shard.heads.size, shard.kv_heads.size, spec.head_dim
         each = spec.heads // spec.kv_heads
         readers = [0] * self.kv_heads  # query heads of this rank that read each KV head
@@ -49,6 +52,9 @@ class Attention:
         """[tokens, (heads + 2 kv_heads) × head_dim] to [tokens, heads × head_dim]."""
         if not self.heads:
             return qkv[:, :0]
+        return run_again(partial(self._attend, at=at), qkv) if self._again else self._attend(qkv, at)
+
+    def _attend(self, qkv: Tensor, at: Sequences) -> Tensor:
         queries, keys, values = _Heads.apply(qkv, self, at)  # type: ignore[no-untyped-call]
         mask = at.masks[self.window]
         mixed = scaled_dot_product_attention(
@@ -78,7 +84,7 @@ class _Heads(Function):
     """Queries, keys and values as [batch, heads, length, head_dim], queries and keys rotated.
 
     Pairs that rotate together lie half a head apart; they come out side by side, in both alike, so that scores are the
-    same. Where nothing rotates, the parts are views.
+    same. Where nothing rotates, the parts are views; otherwise values are copied, so that what is kept is kept once.
     """
 
     @staticmethod
@@ -86,8 +92,10 @@ class _Heads(Function):
         ctx.attention, ctx.at = attention, at
         both = attention.heads + attention.kv_heads
         heads = qkv.view(at.batch, at.length, both + attention.kv_heads, attention.head_dim)
-        turned = heads[:, :, :both] if at.rotation is None else _turned(heads[:, :, :both], at.rotation)
-        parts = [*torch.split(turned, [attention.heads, attention.kv_heads], dim=2), heads[:, :, both:]]
+        turned, values = heads[:, :, :both], heads[:, :, both:]
+        if at.rotation is not None:
+            turned, values = _turned(turned, at.rotation), values.clone(memory_format=torch.contiguous_format)
+        parts = [*torch.split(turned, [attention.heads, attention.kv_heads], dim=2), values]
         queries, keys, values = (part.transpose(1, 2) for part in parts)
         return queries, attention.spread(keys), attention.spread(values)
 

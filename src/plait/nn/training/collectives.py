@@ -35,6 +35,12 @@ class Exchange:
         """All tokens' rows [tokens, …] of every rank's `even_rows`."""
         return rows if self.group.size == 1 else self.group.all_gather(rows, self.sizes)
 
+    @property
+    def rows(self) -> tuple[int, int]:
+        """The rows [first, end) that a rank has between the blocks."""
+        first = self._first if self.sequence else 0
+        return first, first + self.sizes[self.group.index] if self.sequence else sum(self.sizes)
+
     def mine(self, whole: Tensor) -> Tensor:
         """This rank's `even_rows` of all tokens' rows."""
         return whole[self._first : self._first + self.sizes[self.group.index]]

@@ -29,11 +29,13 @@ class Embedding:
     def backward(self, gradient: Tensor, tokens: Tensor, exchange: Exchange) -> None:
         """Add the gradients. Learned positions see all tokens' rows, so that all ranks have the same."""
         whole = exchange.whole(gradient)
-        at, local = self._mine(tokens)
-        self._weight.filled().index_add_(0, local, whole[at])
-        if self._positions is not None:
-            length = tokens.shape[1]
-            self._positions.filled()[:length].add_(whole.view(len(tokens), length, -1).sum(0))
+        if self._weight.learns:
+            at, local = self._mine(tokens)
+            held = self._weight.filled()
+            held.index_add_(0, local, whole[at].to(held.dtype))
+        if self._positions is not None and self._positions.learns:
+            length, held = tokens.shape[1], self._positions.filled()
+            held[:length].add_(whole.view(len(tokens), length, -1).sum(0, dtype=held.dtype))
 
     def _mine(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
         """Which tokens are this rank's, and their places in its rows."""

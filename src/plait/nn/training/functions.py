@@ -1,9 +1,11 @@
-"""Calls of autograd's functions, with a type."""
+"""Calls of autograd's functions, with a type, and a function that its backward does again."""
 
 from __future__ import annotations
 
-from typing import cast
+from collections.abc import Callable
+from typing import Any, cast
 
+import torch
 from torch import Tensor
 from torch.autograd.function import Function
 
@@ -11,3 +13,26 @@ from torch.autograd.function import Function
 def applied(function: type[Function], *given: object) -> Tensor:
     """What `function` gives; autograd will call its backward."""
     return cast("Tensor", function.apply(*given))  # type: ignore[no-untyped-call]
+
+
+def run_again(function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+    """``function(x)``, of which only `x` is kept: the backward runs it again.
+
+    It must give the same bits again. Nothing of torch's random state is saved: dropout's masks are a hash.
+    """
+    return applied(_Again, x, function)
+
+
+class _Again(Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, function: Callable[[Tensor], Tensor]) -> Tensor:
+        ctx.save_for_backward(x)
+        ctx.function = function
+        return function(x)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Any:
+        x = ctx.saved_tensors[0].detach().requires_grad_()
+        with torch.enable_grad():
+            out = ctx.function(x)
+        return *torch.autograd.grad(out, x, gradient), None

@@ -6,6 +6,7 @@ The half for weights needs a product's inputs and the gradient of its outputs, a
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -14,7 +15,8 @@ from torch.autograd.function import Function
 
 from plait.nn.training.collectives import Exchange
 from plait.nn.training.functions import applied
-from plait.nn.training.parameters import Parameter
+from plait.nn.training.options import Place
+from plait.nn.training.parameters import Weight
 
 
 class Products:
@@ -22,9 +24,9 @@ class Products:
 
     def __init__(self, later: bool = False) -> None:
         self.later = later
-        self._waiting: list[tuple[Parameter, Tensor, Tensor, float]] = []
+        self._waiting: list[tuple[Weight, Tensor, Tensor, float]] = []
 
-    def add(self, weight: Parameter, gradient: Tensor, inputs: Tensor, scale: float = 1.0) -> None:
+    def add(self, weight: Weight, gradient: Tensor, inputs: Tensor, scale: float = 1.0) -> None:
         """weight's gradient += scale · gradientᵀ · inputs."""
         if self.later:
             self._waiting.append((weight, gradient.detach(), inputs.detach(), scale))
@@ -38,17 +40,23 @@ class Products:
         self._waiting.clear()
 
 
+@dataclass(frozen=True, slots=True)
 class Pass:
-    """What all functions of one micro-batch's forward and backward share."""
+    """What all functions of one micro-batch's forward and backward share, in one part of the stage.
 
-    def __init__(self, exchange: Exchange, products: Products) -> None:
-        self.exchange, self.products = exchange, products
+    `length`: tokens of a sequence. `place`: of the micro-batch in the training run.
+    """
+
+    exchange: Exchange
+    products: Products
+    length: int
+    place: Place
 
 
 class Linear:
     """A weight [out, in], or a rank's piece, and its bias."""
 
-    def __init__(self, weight: Parameter, bias: Parameter | None) -> None:
+    def __init__(self, weight: Weight, bias: Weight | None) -> None:
         self.weight, self.bias = weight, bias
 
     def by_outputs(self, x: Tensor, at: Pass) -> Tensor:
@@ -59,12 +67,22 @@ class Linear:
         """Where inputs are cut: x [tokens, in of this rank], to what lies between the blocks; plus `residual`."""
         return applied(_ByInputs, x, residual, self, at)
 
+    def learn(self, gradient: Tensor, inputs: Tensor | None, at: Pass) -> None:
+        """Note the weight's product; `inputs` only where it learns."""
+        if inputs is not None:
+            at.products.add(self.weight, gradient, inputs)
+
+    def learn_bias(self, gradient: Tensor) -> None:
+        """Add the gradient of the bias."""
+        if self.bias is not None and self.bias.learns:
+            self.bias.add(gradient.sum(0, dtype=torch.promote_types(gradient.dtype, torch.float32)))
+
 
 class _ByOutputs(Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, linear: Linear, at: Pass) -> Tensor:
         whole = at.exchange.whole(x)
-        ctx.save_for_backward(whole)
+        ctx.save_for_backward(whole if linear.weight.learns else None)
         ctx.linear, ctx.at = linear, at
         weight, bias = linear.weight.weight, linear.bias
         return torch.mm(whole, weight.t()) if bias is None else torch.addmm(bias.weight, whole, weight.t())
@@ -74,16 +92,15 @@ class _ByOutputs(Function):
         (whole,) = ctx.saved_tensors
         linear, at = ctx.linear, ctx.at
         parts = torch.mm(gradient, linear.weight.weight)
-        at.products.add(linear.weight, gradient, whole)
-        if linear.bias is not None:
-            linear.bias.add(gradient.sum(0))
+        linear.learn(gradient, whole, at)
+        linear.learn_bias(gradient)
         return at.exchange.summed(parts), None, None
 
 
 class _ByInputs(Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, residual: Tensor | None, linear: Linear, at: Pass) -> Tensor:
-        ctx.save_for_backward(x)
+        ctx.save_for_backward(x if linear.weight.learns else None)
         ctx.linear, ctx.at, ctx.has_residual = linear, at, residual is not None
         out = at.exchange.summed(torch.mm(x, linear.weight.weight.t()))
         if linear.bias is not None:  # once, behind the sum
@@ -94,8 +111,7 @@ class _ByInputs(Function):
     def backward(ctx: Any, gradient: Tensor) -> Any:
         (x,) = ctx.saved_tensors
         linear, at = ctx.linear, ctx.at
-        if linear.bias is not None:
-            linear.bias.add(gradient.sum(0))
+        linear.learn_bias(gradient)
         whole = at.exchange.whole(gradient)
-        at.products.add(linear.weight, whole, x)
+        linear.learn(whole, x, at)
         return torch.mm(whole, linear.weight.weight), gradient if ctx.has_residual else None, None, None

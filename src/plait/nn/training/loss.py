@@ -16,7 +16,7 @@ from torch.autograd.function import Function
 from plait.nn.group import TensorGroup
 from plait.nn.training.functions import applied
 from plait.nn.training.linear import Pass
-from plait.nn.training.parameters import Parameter
+from plait.nn.training.parameters import Weight
 from plait.spec.shards import Range
 
 IGNORED = -100
@@ -65,7 +65,7 @@ def _told(logits: Tensor, local: Tensor, held: Tensor) -> tuple[Tensor, Tensor, 
 class Head:
     """The LM head with its loss. `rows`: of the vocabulary, that this rank has."""
 
-    def __init__(self, weight: Parameter, rows: Range) -> None:
+    def __init__(self, weight: Weight, rows: Range) -> None:
         self.weight, self.rows = weight, rows
 
     def __call__(self, x: Tensor, targets: Tensor, at: Pass) -> Tensor:
@@ -86,7 +86,7 @@ class _HeadLoss(Function):
         total, gradient = losses(
             logits.to(torch.promote_types(x.dtype, torch.float32)), targets, head.rows, at.exchange.group
         )
-        ctx.save_for_backward(whole, gradient)
+        ctx.save_for_backward(whole if head.weight.learns else None, gradient)
         ctx.head, ctx.at = head, at
         return total
 
@@ -94,7 +94,8 @@ class _HeadLoss(Function):
     def backward(ctx: Any, scale: Tensor) -> Any:
         whole, gradient = ctx.saved_tensors
         head, at, factor = ctx.head, ctx.at, float(scale)
-        gradient = gradient.to(whole.dtype)
+        gradient = gradient.to(head.weight.weight.dtype)
         parts = torch.mm(gradient, head.weight.weight).mul_(factor)
-        at.products.add(head.weight, gradient, whole, factor)
+        if whole is not None:
+            at.products.add(head.weight, gradient, whole, factor)
         return at.exchange.summed(parts), None, None, None

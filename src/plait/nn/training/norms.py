@@ -11,14 +11,14 @@ from torch.autograd.function import Function
 
 from plait.nn.group import TensorGroup
 from plait.nn.training.functions import applied
-from plait.nn.training.parameters import Parameter
+from plait.nn.training.parameters import Weight
 from plait.spec.model import ModelSpec
 from plait.spec.shards import Shard
 
 Norm = Callable[[Tensor], Tensor]
 
 
-def make_norm(spec: ModelSpec, weight: Parameter, bias: Parameter | None) -> Norm:
+def make_norm(spec: ModelSpec, weight: Weight, bias: Weight | None) -> Norm:
     """The model's norm over the hidden dimension, [tokens, hidden] to the same."""
 
     def layer(x: Tensor) -> Tensor:
@@ -34,7 +34,7 @@ class _RMSNorm(Function):
     """``x / sqrt(mean(x²) + eps) · weight``. Torch's own takes three times as long, forward and backward."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Parameter, eps: float) -> Tensor:
+    def forward(ctx: Any, x: Tensor, weight: Weight, eps: float) -> Tensor:
         wide = x.to(torch.promote_types(x.dtype, torch.float32))
         mean = torch.linalg.vector_norm(wide, dim=-1, keepdim=True).square_().div_(x.shape[-1])
         inverse = mean.add_(eps).rsqrt_()  # [tokens, 1]
@@ -45,10 +45,11 @@ class _RMSNorm(Function):
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> Any:
         x, inverse = ctx.saved_tensors
-        weight: Parameter = ctx.weight
+        weight: Weight = ctx.weight
         wide, gradient, scale = x.to(inverse.dtype), gradient.to(inverse.dtype), weight.weight.to(inverse.dtype)
         products = gradient * wide
-        weight.add(torch.mv(products.t(), inverse[:, 0]))
+        if weight.learns:
+            weight.add(torch.mv(products.t(), inverse[:, 0]))
         along = torch.mv(products, scale).unsqueeze_(1)  # of the gradient before the weight, along x
         along.mul_(inverse.pow(3)).div_(-x.shape[-1])
         return torch.mul(gradient, scale).mul_(inverse).addcmul_(wide, along).to(x.dtype), None, None
@@ -58,25 +59,28 @@ class _LayerNorm(Function):
     """Mean 0 and variance 1, then weight and bias."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Parameter, bias: Parameter | None, eps: float) -> Tensor:
-        offset = None if bias is None else bias.weight
-        out, mean, inverse = torch.native_layer_norm(x, x.shape[-1:], weight.weight, offset, eps)
+    def forward(ctx: Any, x: Tensor, weight: Weight, bias: Weight | None, eps: float) -> Tensor:
+        wide = torch.promote_types(x.dtype, torch.float32)
+        offset = None if bias is None else bias.weight.to(wide)
+        out, mean, inverse = torch.native_layer_norm(x.to(wide), x.shape[-1:], weight.weight.to(wide), offset, eps)
         ctx.save_for_backward(x, mean, inverse)
         ctx.weight, ctx.bias = weight, bias
-        return out
+        return out.to(x.dtype)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> Any:
         x, mean, inverse = ctx.saved_tensors
-        weight, bias = ctx.weight, ctx.bias
-        offset = None if bias is None else bias.weight
+        weight, bias, wide = ctx.weight, ctx.bias, inverse.dtype
+        offset = None if bias is None else bias.weight.to(wide)
+        wanted = [True, weight.learns, bias is not None and bias.learns]
         inputs, scale, shift = torch.ops.aten.native_layer_norm_backward(
-            gradient, x, x.shape[-1:], mean, inverse, weight.weight, offset, [True, True, bias is not None]
+            gradient.to(wide), x.to(wide), x.shape[-1:], mean, inverse, weight.weight.to(wide), offset, wanted
         )
-        weight.add(scale)
-        if bias is not None:
+        if weight.learns:
+            weight.add(scale)
+        if bias is not None and bias.learns:
             bias.add(shift)
-        return inputs, None, None, None
+        return inputs.to(x.dtype), None, None, None
 
 
 class HeadNorm:
@@ -85,7 +89,7 @@ class HeadNorm:
     A KV head that several ranks hold counts once: on the rank that has the first of its query heads.
     """
 
-    def __init__(self, spec: ModelSpec, query: Parameter, key: Parameter, shard: Shard, group: TensorGroup) -> None:
+    def __init__(self, spec: ModelSpec, query: Weight, key: Weight, shard: Shard, group: TensorGroup) -> None:
         self.query, self.key, self.group, self.eps = query, key, group, spec.norm_eps
         self.full = spec.qk_norm == "full"
         self.head_dim = spec.head_dim
@@ -97,7 +101,7 @@ class HeadNorm:
         self._owned = torch.tensor([True] * self.heads + owned, device=query.weight.device)
 
     def __call__(self, qkv: Tensor) -> Tensor:
-        """[tokens, (heads + 2 kv_heads) × head_dim] to the same; values stay as they are."""
+        """[tokens, (heads + 2 kv_heads) × head_dim], in place; values stay as they are."""
         return applied(_HeadNorm, qkv, self)
 
     def weights(self, dtype: torch.dtype) -> Tensor:
@@ -127,7 +131,8 @@ class HeadNorm:
     def add_gradients(self, weights: Tensor) -> None:
         """Gradients of all weights, [heads + kv_heads, head_dim]."""
         for parameter, part in ((self.query, weights[: self.heads]), (self.key, weights[self.heads :])):
-            parameter.add(part.flatten() if self.full else part.sum(0))
+            if parameter.learns:
+                parameter.add(part.flatten() if self.full else part.sum(0))
 
 
 class _HeadNorm(Function):
@@ -136,18 +141,18 @@ class _HeadNorm(Function):
         heads = qkv.view(len(qkv), *norm.shape)
         x = heads[:, : norm.both].to(torch.promote_types(qkv.dtype, torch.float32))
         inverse = norm.shared(x.square().sum(-1, keepdim=True), once=True).add_(norm.eps).rsqrt_()
-        ctx.save_for_backward(qkv, inverse)
+        ctx.save_for_backward(heads[:, : norm.both].clone(), inverse)
         ctx.norm = norm
-        out = qkv.clone()
-        out.view_as(heads)[:, : norm.both] = x * inverse * norm.weights(x.dtype)
-        return out
+        ctx.mark_dirty(qkv)  # nobody else keeps it: values need no second copy
+        heads[:, : norm.both] = x * inverse * norm.weights(x.dtype)
+        return qkv
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> Any:
-        qkv, inverse = ctx.saved_tensors
+        x, inverse = ctx.saved_tensors
         norm: HeadNorm = ctx.norm
-        shape = (len(qkv), *norm.shape)
-        unit = qkv.view(shape)[:, : norm.both] * inverse  # normalised, before the weight
+        shape = (len(x), *norm.shape)
+        unit = x * inverse  # normalised, before the weight
         given = gradient.view(shape)[:, : norm.both].to(inverse.dtype)
         norm.add_gradients((given * unit).sum(0))
         given = given * norm.weights(inverse.dtype)

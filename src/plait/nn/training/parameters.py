@@ -1,169 +1,200 @@
-"""The weights of a stage and their gradients: one storage each, of which every named piece is a view.
+"""The weights of a stage, their gradients and masters: one storage each, of which every named piece is a view.
 
-Queries, keys and values of a layer lie one after another, and so do gate and up: the stage multiplies by them at once,
-while readers see the names of `plait.spec.tensors`. In front lie the pieces of which a rank may compute only a part of
-the gradient, so that one sum over the group completes them (`partial.py`).
+Gradients and masters are float32 where weights are narrower: products of many micro-batches add up there, and small
+updates are not lost. What is frozen has a storage of its own, and no gradient.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Mapping
-from types import MappingProxyType
-from typing import NamedTuple
+from collections.abc import Iterator, Mapping
 
 import torch
 from torch import Tensor
 
 from plait.errors import WeightsError
+from plait.nn.training.options import StageOptions
+from plait.nn.training.storage import Block, make_storage, owned_ranges
 from plait.spec.model import ModelSpec
 from plait.spec.shards import Piece, Shard, shard_tensors
 
-_FUSED: Mapping[str, str] = MappingProxyType({"q": "qkv", "k": "qkv", "v": "qkv", "gate": "gate_up", "up": "gate_up"})
-_ALIGNED = 16
-"""Items that blocks begin at a multiple of: a cache line of float32."""
-
 
 class Parameter:
-    """A weight and its gradient, which is empty until something is added; then what it held before is overwritten."""
+    """A weight and its gradient, which is empty until something is added; then what it held before is overwritten.
 
-    def __init__(self, weight: Tensor, gradient: Tensor) -> None:
-        self.weight, self.gradient, self._empty = weight, gradient, True
+    Without a gradient it is frozen: what is added is dropped, and callers need not compute it.
+    """
+
+    def __init__(self, weight: Tensor, gradient: Tensor | None) -> None:
+        self.weight, self._gradient, self._empty = weight, gradient, True
+
+    @property
+    def learns(self) -> bool:
+        """Whether anything may be added."""
+        return self._gradient is not None
 
     def clear(self) -> None:
         """Forget the gradient."""
         self._empty = True
 
     def filled(self) -> Tensor:
-        """The gradient, zeros where nothing was added."""
+        """The gradient, zeros where nothing was added. Only of what learns."""
+        assert self._gradient is not None, "frozen"
         if self._empty:
-            self.gradient.zero_()
+            self._gradient.zero_()
             self._empty = False
-        return self.gradient
+        return self._gradient
 
     def add(self, gradient: Tensor) -> None:
-        """Add a gradient of the same shape."""
+        """Add a gradient of the same shape, of any dtype."""
+        if self._gradient is None:
+            return
         if self._empty:
-            self.gradient.copy_(gradient)
+            self._gradient.copy_(gradient)
             self._empty = False
         else:
-            self.gradient.add_(gradient)
+            self._gradient.add_(gradient)
 
     def add_product(self, gradient: Tensor, inputs: Tensor, scale: float = 1.0) -> None:
         """Add scale · gradientᵀ · inputs: gradient [tokens, out] of a product's outputs, its inputs [tokens, in]."""
-        self.gradient.addmm_(gradient.t(), inputs, beta=0.0 if self._empty else 1.0, alpha=scale)
-        self._empty = False
+        held = self._gradient
+        if held is None:
+            return
+        if held.dtype == inputs.dtype:
+            held.addmm_(gradient.t(), inputs, beta=0.0 if self._empty else 1.0, alpha=scale)
+            self._empty = False
+        else:  # torch cannot add a narrow product to a wide sum at once
+            self.filled().add_(torch.mm(gradient.t(), inputs), alpha=scale)
 
 
-class _Block(NamedTuple):
-    """Pieces that lie one after another and are used as one."""
+class Joined:
+    """Parameters used as one, of which some are frozen. Like `Parameter`; every use of the weight copies it."""
 
-    key: str
-    names: tuple[str, ...]
-    shape: tuple[int, ...]
+    def __init__(self, parts: tuple[Parameter, ...]) -> None:
+        self._parts = parts
+        self._rows = [len(part.weight) for part in parts]
+        self.learns = True
+
+    @property
+    def weight(self) -> Tensor:
+        """All rows."""
+        return torch.cat([part.weight for part in self._parts])
+
+    def add(self, gradient: Tensor) -> None:
+        """Add to the rows that learn."""
+        for part, rows in zip(self._parts, torch.split(gradient, self._rows), strict=True):
+            part.add(rows)
+
+    def add_product(self, gradient: Tensor, inputs: Tensor, scale: float = 1.0) -> None:
+        """Add scale · gradientᵀ · inputs to the rows that learn."""
+        for part, columns in zip(self._parts, torch.split(gradient, self._rows, dim=1), strict=True):
+            part.add_product(columns, inputs, scale)
+
+
+Weight = Parameter | Joined
+
+
+class Flat:
+    """All that learns, one after another. `masters` are the `weights` themselves, unless those are narrower."""
+
+    def __init__(self, items: int, dtype: torch.dtype, device: torch.device) -> None:
+        wide = torch.promote_types(dtype, torch.float32)
+        self.weights = torch.zeros(items, dtype=dtype, device=device)
+        self.gradients = torch.zeros(items, dtype=wide, device=device)
+        self.masters = self.weights if wide == dtype else torch.zeros_like(self.gradients)
+
+    def publish(self, first: int, end: int) -> None:
+        """Round masters [first, end) into weights, where they are two."""
+        if self.masters is not self.weights:
+            self.weights[first:end].copy_(self.masters[first:end])
 
 
 class Parameters:
-    """A rank's pieces of the layers [first, end); `tensors` are copied.
-
-    `weights` and `gradients` are flat. Of the gradients, the first `by_head` items belong to norms of single heads, and
-    with those the first `whole` to all that no rank has a piece of, but learned positions.
+    """A rank's pieces of the layers [first, end); `tensors` are copied, into masters in full.
 
     Errors: WeightsError where tensors are missing, too many, or of another shape.
     """
 
     def __init__(
-        self, spec: ModelSpec, first: int, end: int, tensors: Mapping[str, Tensor], dtype: torch.dtype, shard: Shard
+        self,
+        spec: ModelSpec,
+        first: int,
+        end: int,
+        tensors: Mapping[str, Tensor],
+        dtype: torch.dtype,
+        shard: Shard,
+        options: StageOptions,
     ) -> None:
         pieces = shard_tensors(spec, first, end, shard)
         _check(tensors, pieces)
-        kinds = [_kind(spec, name, piece, shard) for name, piece in pieces.items()]
-        blocks = [
-            _blocks(name for name, kind in zip(pieces, kinds, strict=True) if kind == wanted) for wanted in range(3)
-        ]
-        self._blocks: dict[str, Parameter] = {}
-        self._places: dict[str, tuple[int, tuple[int, ...]]] = {}
-        starts, at = [], 0
-        for block in (_Block(key, names, _shape(pieces, names)) for kind in blocks for key, names in kind.items()):
-            starts.append((block, at))
-            at += -(-math.prod(block.shape) // _ALIGNED) * _ALIGNED
-        device = next(iter(tensors.values())).device
-        self.weights = torch.zeros(at, dtype=dtype, device=device)
-        self.gradients = torch.zeros(at, dtype=dtype, device=device)
-        self.by_head = _end_of(starts, blocks[0], at)
-        self.whole = _end_of(starts, {**blocks[0], **blocks[1]}, at)
-        for block, start in starts:
-            self._place(block, start, pieces, tensors)
+        self.storage = make_storage(spec, (first, end), pieces, shard, options.parts, options.frozen)
+        self.flat = Flat(self.storage.items, dtype, next(iter(tensors.values())).device)
+        self.places: dict[str, tuple[int, int]] = {}
+        self._weights = dict.fromkeys(pieces, self.flat.weights)  # in the order of `plait.spec.tensors`
+        self._shapes = {name: piece.shape for name, piece in pieces.items()}
+        self._parts: list[list[Parameter]] = [[] for _ in range(options.parts + 1)]
+        found: dict[str, list[Parameter]] = {}
+        for block in self.storage.blocks:
+            made = self._learning(block, tensors) if block.learns else self._frozen(block, tensors, dtype)
+            found.setdefault(block.key, []).append(made)
+        self._blocks = {key: made[0] if len(made) == 1 else Joined(tuple(made)) for key, made in found.items()}
+        self.owned = owned_ranges(spec, self.places, pieces, shard)
 
-    def _place(self, block: _Block, start: int, pieces: Mapping[str, Piece], tensors: Mapping[str, Tensor]) -> None:
-        end = start + math.prod(block.shape)
-        views = (flat[start:end].view(block.shape) for flat in (self.weights, self.gradients))
-        self._blocks[block.key] = Parameter(*views)
+    def _learning(self, block: Block, tensors: Mapping[str, Tensor]) -> Parameter:
+        start, end = block.first, block.first + block.items
         for name in block.names:
-            self._places[name] = start, pieces[name].shape
-            self.weight(name).copy_(tensors[name])
-            start += math.prod(pieces[name].shape)
+            stop = start + tensors[name].numel()
+            self.flat.masters[start:stop].copy_(tensors[name].flatten())
+            self._weights[name] = self.flat.weights[start:stop].view(self._shapes[name])
+            self.places[name], start = (start, stop), stop
+        self.flat.publish(block.first, end)
+        views = (held[block.first : end].view(block.shape) for held in (self.flat.weights, self.flat.gradients))
+        made = Parameter(*views)
+        self._parts[block.part].append(made)
+        return made
 
-    def __getitem__(self, key: str) -> Parameter:
+    def _frozen(self, block: Block, tensors: Mapping[str, Tensor], dtype: torch.dtype) -> Parameter:
+        weight = torch.cat([tensors[name] for name in block.names]).to(dtype)
+        rows = [self._shapes[name][0] for name in block.names]
+        self._weights.update(zip(block.names, torch.split(weight, rows), strict=True))
+        return Parameter(weight, None)
+
+    def __getitem__(self, key: str) -> Weight:
         """A block: a piece by its name, or `qkv` and `gate_up` of a layer."""
         return self._blocks[key]
 
-    def get(self, key: str) -> Parameter | None:
+    def get(self, key: str) -> Weight | None:
         """A block, where the model has it."""
         return self._blocks.get(key)
 
     @property
-    def names(self) -> tuple[str, ...]:
-        """Of all pieces."""
-        return tuple(self._places)
+    def weights(self) -> dict[str, Tensor]:
+        """All pieces, as views."""
+        return dict(self._weights)
 
-    def weight(self, name: str) -> Tensor:
-        """A piece, as a view."""
-        return self._view(self.weights, name)
+    @property
+    def gradients(self) -> dict[str, Tensor]:
+        """Of what learns, as views; see `fill`."""
+        return {name: self.gradient(name) for name in self._weights if name in self.places}
 
     def gradient(self, name: str) -> Tensor:
-        """The gradient of a piece, as a view; see `fill`."""
-        return self._view(self.gradients, name)
-
-    def _view(self, flat: Tensor, name: str) -> Tensor:
-        start, shape = self._places[name]
-        return flat[start : start + math.prod(shape)].view(shape)
+        """Of one piece that learns, as a view."""
+        first, end = self.places[name]
+        return self.flat.gradients[first:end].view(self._shapes[name])
 
     def clear(self) -> None:
         """Forget all gradients."""
-        for block in self._blocks.values():
-            block.clear()
+        for parameter in self._learners():
+            parameter.clear()
 
-    def fill(self) -> None:
-        """Gradients that nothing was added to become zeros."""
-        for block in self._blocks.values():
-            block.filled()
+    def fill(self, part: int) -> None:
+        """Gradients of a part that nothing was added to become zeros; with the last part, those of the tied block."""
+        last = part == len(self.storage.parts) - 1
+        for parameter in (*self._parts[part], *(self._parts[-1] if last else ())):
+            parameter.filled()
 
-
-def _kind(spec: ModelSpec, name: str, piece: Piece, shard: Shard) -> int:
-    """0: a norm of single heads; 1: whole on every rank; 2: a piece, or learned positions."""
-    if spec.qk_norm == "head" and name.endswith(("q_norm.weight", "k_norm.weight")):
-        return 0
-    cut = piece.axis is not None or shard.size == 1
-    return 2 if cut or name == "positions.weight" else 1
-
-
-def _blocks(names: Iterable[str]) -> dict[str, tuple[str, ...]]:
-    found: dict[str, tuple[str, ...]] = {}
-    for name in names:
-        *prefix, short, kind = name.split(".")
-        key = ".".join((*prefix, _FUSED.get(short, short), kind))
-        found[key] = (*found.get(key, ()), name)
-    return found
-
-
-def _shape(pieces: Mapping[str, Piece], names: tuple[str, ...]) -> tuple[int, ...]:
-    shapes = [pieces[name].shape for name in names]
-    return (sum(shape[0] for shape in shapes), *shapes[0][1:])
-
-
-def _end_of(starts: list[tuple[_Block, int]], blocks: Mapping[str, object], total: int) -> int:
-    return next((start for block, start in starts if block.key not in blocks), total)
+    def _learners(self) -> Iterator[Parameter]:
+        for part in self._parts:
+            yield from part
 
 
 def _check(tensors: Mapping[str, Tensor], pieces: Mapping[str, Piece]) -> None:

@@ -28,34 +28,51 @@ class Partial:
     def __init__(
         self, spec: ModelSpec, parameters: Parameters, shard: Shard, group: TensorGroup, sequence: bool
     ) -> None:
-        self._group = group
-        self._parameters = parameters
-        self._first = parameters.whole if sequence else parameters.by_head
+        self._group, self._parameters = group, parameters
         shared = _shared(shard, group)
+        parts = range(len(parameters.storage.parts))
+        self._sums = [_Sum(spec, parameters, part, shard, shared, sequence) for part in parts]
+
+    def complete(self, part: int) -> None:
+        """Sum one part's over the group, once a step, when all its gradients are there."""
+        self._parameters.fill(part)
+        one = self._sums[part]
+        if self._group.size == 1 or not one.items:
+            return
+        one.put_back(self._group.all_reduce(one.gathered()))
+
+
+class _Sum:
+    """What one part of the storage has to sum: its first items, then shared KV heads."""
+
+    def __init__(
+        self, spec: ModelSpec, parameters: Parameters, part: int, shard: Shard, shared: list[int], sequence: bool
+    ) -> None:
+        place = parameters.storage.parts[part]
+        self._mine = parameters.flat.gradients[place.first : place.whole if sequence else place.by_head]
         held = [head for head in shared if shard.kv_heads.first <= head < shard.kv_heads.end]
         self._copies: list[tuple[Tensor, int, int]] = []  # a KV head's gradient, and where it lies in the sum
-        at = self._first
-        for name, width in _of_kv_heads(spec, parameters):
+        at = len(self._mine)
+        for name, width in _of_kv_heads(spec, parameters, part):
             heads = parameters.gradient(name).view(-1, width)
             for head in held:
                 start = at + shared.index(head) * width
                 self._copies.append((heads[head - shard.kv_heads.first], start, start + width))
             at += len(shared) * width
-        self._items = at
+        self.items = at
 
-    def complete(self) -> None:
-        """Sum over the group, once a step, when all gradients are there."""
-        self._parameters.fill()
-        if self._group.size == 1 or not self._items:
-            return
-        mine = self._parameters.gradients[: self._first]
-        parts = torch.cat([mine, mine.new_zeros(self._items - self._first)])
+    def gathered(self) -> Tensor:
+        """This rank's items of the sum."""
+        parts = torch.cat([self._mine, self._mine.new_zeros(self.items - len(self._mine))])
         for gradient, start, end in self._copies:
             parts[start:end] = gradient
-        self._group.all_reduce(parts)
-        mine.copy_(parts[: self._first])
+        return parts
+
+    def put_back(self, total: Tensor) -> None:
+        """Write the sum where its parts were."""
+        self._mine.copy_(total[: len(self._mine)])
         for gradient, start, end in self._copies:
-            gradient.copy_(parts[start:end])
+            gradient.copy_(total[start:end])
 
 
 def _shared(shard: Shard, group: TensorGroup) -> list[int]:
@@ -67,9 +84,10 @@ def _shared(shard: Shard, group: TensorGroup) -> list[int]:
     return sorted(head for head, ranks in holders.items() if ranks > 1)
 
 
-def _of_kv_heads(spec: ModelSpec, parameters: Parameters) -> Iterator[tuple[str, int]]:
-    """Names of what is cut by KV head, with the items of one head."""
-    for name in parameters.names:
+def _of_kv_heads(spec: ModelSpec, parameters: Parameters, part: int) -> Iterator[tuple[str, int]]:
+    """Names of what is cut by KV head and learns in a part, with the items of one head."""
+    blocks = (block for block in parameters.storage.blocks if block.learns and block.part == part)
+    for name in (name for block in blocks for name in block.names):
         cut = tensor_cut(spec, name)
         if cut is not None and cut.unit is Unit.KV_HEAD:
             yield name, spec.head_dim * (spec.hidden if name.endswith(("k.weight", "v.weight")) else 1)
