@@ -3,6 +3,7 @@
 The verbs are functions, loaded when they are first used: what needs no torch imports none.
 
     plait.generate(["What is gravity?"], plait.Options(stages=2))
+    plait.train("llama:layers=4,hidden=256,heads=4", "text.txt", plait.TrainOptions(dp=2, pp=2, steps=100))
     plait.plan("llama3-70b", "home", plait.Job(prompt_tokens=512, max_tokens=256))
     plait.simulate(layout, rounds, costs, spec)
     plait.report(record, console)
@@ -20,18 +21,35 @@ if TYPE_CHECKING:
     from plait.reports.terminal import report
     from plait.simulator.simulate import simulate
     from plait.spec.job import Job, TrainingJob
+    from plait.trainer.train import TrainResult, train
+    from plait.trainer.train_options import TrainOptions
 
-__all__ = ["Job", "Options", "Result", "TrainingJob", "generate", "plan", "report", "simulate"]
+__all__ = [
+    "Job",
+    "Options",
+    "Result",
+    "TrainOptions",
+    "TrainResult",
+    "TrainingJob",
+    "generate",
+    "plan",
+    "report",
+    "simulate",
+    "train",
+]
 
 _HOMES = {
     "Job": "plait.spec.job",
     "Options": "plait.generation.planning",
     "Result": "plait.generation.generate",
+    "TrainOptions": "plait.trainer.train_options",
+    "TrainResult": "plait.trainer.train",
     "TrainingJob": "plait.spec.job",
     "generate": "plait.generation.generate",
     "plan": "plait.planner.plan",
     "report": "plait.reports.terminal",
     "simulate": "plait.simulator.simulate",
+    "train": "plait.trainer.train",
 }
 
 

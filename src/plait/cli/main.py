@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import typer
 
+from plait.cli.certify import certify
 from plait.cli.generate import generate
 from plait.cli.plan import plan
 from plait.cli.report import report
 from plait.cli.simulate import simulate
+from plait.cli.train import train
 from plait.cli.validate import validate
 
 app = typer.Typer(
@@ -17,10 +19,12 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.command()(generate)
+app.command()(train)
 app.command()(plan)
 app.command()(simulate)
 app.command()(report)
 app.command()(validate)
+app.command()(certify)
 
 
 def main() -> None:

@@ -29,7 +29,7 @@ class Work(msgspec.Struct, array_like=True, frozen=True):
 
 
 class Setup(msgspec.Struct, tag="setup"):
-    """Which rank a process is, over what transport. `tokens`: the descriptor of the text's ids, of `item_bytes` each."""
+    """Which rank a process is, and over what transport. `tokens`: descriptor of the ids, of `item_bytes` each."""
 
     rank: int
     work: Work

@@ -31,6 +31,16 @@ _SEQUENCE, _SEQUENCES = 128, 8
 _DTYPES = ("float32", "bfloat16")
 
 
+class Started(NamedTuple):
+    """Where a plan runs: this host's `cores`. `ranks` that a launcher has started, `here` of them on this host; None
+    where we start our own.
+    """
+
+    cores: int
+    ranks: int | None = None
+    here: int | None = None
+
+
 class Given(NamedTuple):
     """A plan file's plan and its cluster."""
 
@@ -51,13 +61,10 @@ def read_given(options: TrainOptions) -> Given | None:
     return Given(plan, cluster)
 
 
-def make_plan(options: TrainOptions, spec: ModelSpec, given: Given | None, cores: int, ranks: int | None) -> Given:
-    """The plan to run. `cores` of a host; `ranks`: so many a launcher has started, None where we start our own.
-
-    Errors: PlanError where it cannot be made, is not what the flags say, or cannot be run yet.
-    """
-    made = Given(_chosen(options, spec, cores, ranks), None) if given is None else _checked(options, spec, given, cores)
-    _require_size(made.plan, ranks)
+def make_plan(options: TrainOptions, spec: ModelSpec, given: Given | None, started: Started) -> Given:
+    """The plan to run. Errors: PlanError where it cannot be made, is not what the flags say, or cannot be run yet."""
+    made = Given(_chosen(options, spec, started), None) if given is None else _checked(options, spec, given, started)
+    _require_size(made.plan, started.ranks)
     return made
 
 
@@ -66,8 +73,8 @@ def make_settings(options: TrainOptions, *, fresh: bool) -> Settings:
     if options.steps < 1:
         raise PlanError(f"--steps {options.steps} was given, but must be at least 1")
     lr = options.lr if options.lr is not None else FRESH_RATE if fresh else TRAINED_RATE
-    decay = RATES[RATES.index(one_of("--lr-schedule", options.lr_schedule, RATES))]  # type: ignore[arg-type]
-    optimizer = OPTIMIZERS[OPTIMIZERS.index(one_of("--optimizer", options.optimizer, OPTIMIZERS))]  # type: ignore[arg-type]
+    decay = RATES[RATES.index(one_of("--lr-schedule", options.lr_schedule, RATES))]
+    optimizer = OPTIMIZERS[OPTIMIZERS.index(one_of("--optimizer", options.optimizer, OPTIMIZERS))]
     return Settings(
         Rate(lr, decay, options.warmup, options.steps),
         optimizer,
@@ -83,9 +90,9 @@ def make_settings(options: TrainOptions, *, fresh: bool) -> Settings:
 # --- a plan of our own --------------------------------------------------------------------------------------
 
 
-def _chosen(options: TrainOptions, spec: ModelSpec, cores: int, ranks: int | None) -> TrainingPlan:
+def _chosen(options: TrainOptions, spec: ModelSpec, started: Started) -> TrainingPlan:
     pp, tp = _at_least_one("pp", options.pp), _at_least_one("tp", options.tp)
-    dp = _at_least_one("dp", options.dp if options.dp is not None or ranks is None else max(1, ranks // (pp * tp)))
+    dp = _at_least_one("dp", _replicas(options, started, pp * tp))
     virtual = _at_least_one("virtual", options.virtual)
     batch, micro_batches = _batch(options, dp, pp)
     schedule = options.schedule or ("interleaved" if virtual > 1 else "1f1b")
@@ -101,8 +108,13 @@ def _chosen(options: TrainOptions, spec: ModelSpec, cores: int, ranks: int | Non
     )
     dtype = one_of("--dtype", options.dtype or "float32", _DTYPES)
     sequence = options.sequence_length or min(_SEQUENCE, spec.max_positions)
-    threads = options.threads or _threads(setup, cores, ranks)
+    threads = options.threads or _threads(setup, started)
     return local_training_plan(spec, setup, batch, sequence, dtype, threads=threads)
+
+
+def _replicas(options: TrainOptions, started: Started, width: int) -> int | None:
+    """What was asked for, else as many as the launcher's ranks make."""
+    return options.dp if options.dp is not None or started.ranks is None else max(1, started.ranks // width)
 
 
 def _at_least_one(name: str, given: int | None) -> int:
@@ -126,17 +138,17 @@ def _batch(options: TrainOptions, dp: int, pp: int) -> tuple[int, int]:
     return options.batch, min(fitting, key=lambda count: (abs(count - usual), -count), default=1)
 
 
-def _threads(setup: TrainingSetup, cores: int, ranks: int | None) -> int:
+def _threads(setup: TrainingSetup, started: Started) -> int:
     """Cores ÷ the ranks that compute at once: layer-wise one stage of each pipeline does."""
     split = setup.split
     together = split.dp * split.tp * (1 if setup.schedule == "layerwise" else split.pp)
-    return max(1, cores // min(together, split.ranks if ranks is None else ranks))
+    return max(1, started.cores // min(together, started.here or together))
 
 
 # --- a plan file's ------------------------------------------------------------------------------------------
 
 
-def _checked(options: TrainOptions, spec: ModelSpec, given: Given, cores: int) -> Given:
+def _checked(options: TrainOptions, spec: ModelSpec, given: Given, started: Started) -> Given:
     plan = given.plan
     check_training_plan(plan, spec)
     for flag, asked, planned in _flags(options, plan):
@@ -146,7 +158,7 @@ def _checked(options: TrainOptions, spec: ModelSpec, given: Given, cores: int) -
                 f"leave --{flag} out, or plan again with it"
             )
     require_trainable(plan)
-    threads = options.threads or (None if given.cluster is None else _threads(plan.setup, cores, None))
+    threads = options.threads or (None if given.cluster is None else _threads(plan.setup, started))
     if threads is None:
         return given
     stages = tuple(replace(stage, threads=threads) for stage in plan.layout.stages)

@@ -1,0 +1,24 @@
+"""The predicted step of a plan of training: of its cluster's figures, or of what was measured on this host."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from plait.costs.work import model_flops
+from plait.plans.training import TrainingPlan
+from plait.simulator.step import forecast_step
+from plait.spec.cluster import Cluster
+from plait.spec.model import ModelSpec
+from plait.trainer.train_figures import FIGURES, Prediction
+
+Say = Callable[[str], None]
+
+
+def predict(plan: TrainingPlan, spec: ModelSpec, cluster: Cluster | None, say: Say) -> Prediction:
+    """What a step of the plan is expected to take. Errors: PlanError where its cluster does not fit it."""
+    if cluster is None:
+        return Prediction(note="not predicted: the plan names no cluster")
+    found = forecast_step(plan, spec, cluster)
+    figures = {key: found.predicted[key] for key in FIGURES}
+    peak = model_flops(spec, plan.batch, plan.sequence) / (figures["mfu"] * figures["step_s"])
+    return Prediction(figures, found.timeline, peak, found.note)
