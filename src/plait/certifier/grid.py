@@ -1,7 +1,7 @@
 """The cases of `plait certify --all`: every mesh that is asked for with every schedule, and all else drawn for each.
 
-A pure function of the seed. What is drawn hangs on the case's own name alone, so that cases can be added without changing
-others. Large meshes get few micro-batches and steps, that all of it takes minutes; some of them get many all the same.
+A pure function of the seed. What is drawn depends on the case's own name alone, so that cases can be added without
+changing others. Large meshes get few micro-batches and steps, that all of it takes minutes; some get many all the same.
 """
 
 from __future__ import annotations

@@ -1,0 +1,97 @@
+"""One rank of a case: it trains, and measures after every step how far all that it holds is off one process."""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+from contextlib import suppress
+from typing import cast
+
+import torch
+from torch import Tensor
+
+from plait.certifier.case import Case
+from plait.certifier.compare import whole_steps
+from plait.certifier.data import sequences
+from plait.certifier.held import Comparison, Report
+from plait.certifier.models import small_spec, small_tensors
+from plait.certifier.planned import plan_of
+from plait.certifier.processes import Measured, Setup, ToFront, launched
+from plait.certifier.reference import DECAY, RATE, work_of
+from plait.comm.contract import Endpoint
+from plait.comm.shm import ShmDescription, ShmEndpoint
+from plait.plans.training import TrainingPlan
+from plait.ranks.channel import Channel
+from plait.ranks.failures import failure
+from plait.spec.tensors import Shape
+from plait.trainer.batch import Batch
+from plait.trainer.rank import TrainingRank
+from plait.trainer.settings import Rate, Settings
+
+
+def settings_of(case: Case) -> Settings:
+    """How the case's weights are updated: plain SGD, since Adam hides a wrong scale of the gradients."""
+    return Settings(
+        rate=Rate(RATE),
+        optimizer="sgd",
+        weight_decay=DECAY,
+        clip=case.clip or None,
+        frozen=case.frozen,
+        dropout=case.dropout,
+        seed=case.seed,
+        check_every=1,
+    )
+
+
+def run_rank(case: Case, plan: TrainingPlan, endpoint: Endpoint) -> Report:
+    """Train the case's steps as the endpoint's rank. Errors: RunError."""
+    spec, tensors = small_spec(case.small), small_tensors(case.small)
+
+    def whole(name: str, shape: Shape) -> Tensor:
+        assert tensors[name].shape == shape, f"{name} is asked for as {shape}"
+        return tensors[name]
+
+    trainer = TrainingRank(plan, spec, settings_of(case), endpoint, whole, buckets=case.buckets)
+    report = Report(endpoint.rank)
+    for number, expected in enumerate(whole_steps(work_of(case))):
+        given = sequences(spec.vocab, case.sequences, number, case.seed)
+        result = trainer.step(number, Batch(given.tokens, given.targets))
+        Comparison(spec, plan.layout, expected, number, report).run(trainer, result)
+    return report
+
+
+def endpoint_of(setup: Setup, plan: TrainingPlan) -> Endpoint:
+    """This process's side of the mesh."""
+    if setup.case.transport == "shm":
+        return ShmEndpoint.attach(cast(ShmDescription, setup.mesh))
+    from plait.comm.cluster import environment, join
+
+    os.environ.update(launched(setup, plan.layout.ranks))
+    here = environment()
+    assert here is not None
+    return join(here, plan.layout.link_capacity)
+
+
+def main() -> int:
+    """The process of a rank: its only argument is the descriptor of the socket to the front."""
+    channel: Channel[ToFront, Setup] = Channel(socket.socket(fileno=int(sys.argv[1])), Setup)
+    rank = -1
+    try:
+        setup = channel.receive(wait=True)
+        assert setup is not None
+        rank, plan = setup.rank, plan_of(setup.case)
+        torch.set_num_threads(1)
+        with endpoint_of(setup, plan) as endpoint:
+            channel.send(Measured(run_rank(setup.case, plan, endpoint)))
+    except EOFError:
+        return 1  # the front is gone: nobody is left to tell
+    except BaseException as error:
+        with suppress(EOFError):
+            channel.send(failure(rank, error))
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
