@@ -36,4 +36,5 @@ def _normal(key: int, shape: Sequence[int]) -> Tensor:
     """Normal numbers, float32: the inverse of the distribution at the middle of one of 2^52 equal steps."""
     bits = (mix(key, torch.arange(math.prod(shape))) >> (64 - _BITS)).bitwise_and_((1 << _BITS) - 1)
     uniform = bits.to(torch.float64).add_(0.5).mul_(2.0**-_BITS)
-    return torch.special.ndtri(uniform).to(torch.float32).view(*shape)
+    normal: Tensor = torch.special.ndtri(uniform)
+    return normal.to(torch.float32).view(*shape)

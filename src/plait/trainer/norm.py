@@ -1,0 +1,49 @@
+"""One gradient norm for the whole mesh, and the one exchange of a step in which all ranks take part."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from plait.comm.contract import Endpoint, Group
+from plait.trainer.held import Span
+
+_BLOCK = 1024
+
+
+def square_sum(gradients: Tensor, spans: Sequence[Span]) -> float:
+    """Sum of the squares of some items of flat gradients; not finite where one of them is not.
+
+    Squares of 1,024 items are added in the gradients' dtype, at least float32, and these sums in float64: that is
+    within 1e-7 of a sum in float64 throughout, ten times as fast, and does not depend on how the model is cut by more.
+    """
+    total = 0.0
+    for first, end in spans:
+        many = first + (end - first) // _BLOCK * _BLOCK
+        norms = torch.linalg.vector_norm(gradients[first:many].view(-1, _BLOCK), dim=1)
+        total += float(norms.double().square_().sum()) + float(gradients[many:end].double().square_().sum())
+    if math.isfinite(total):
+        return total
+    # what is finite may overflow in float32
+    return sum(float(gradients[first:end].double().square_().sum()) for first, end in spans)
+
+
+class Assembly:
+    """All ranks of the mesh. What they tell each other is the same on all, to the bit."""
+
+    def __init__(self, endpoint: Endpoint, ranks: int) -> None:
+        self._endpoint, self._group = endpoint, Group(tuple(range(ranks)))
+
+    def told(self, row: Sequence[float]) -> list[list[float]]:
+        """Every rank's row, all as long as this one's, in the order of ranks."""
+        mine = torch.tensor([row], dtype=torch.float64)
+        rows: list[list[float]] = self._endpoint.all_gather(self._group, mine, (1,) * len(self._group.ranks)).tolist()
+        return rows
+
+    def told_unequal(self, row: Sequence[float], sizes: Sequence[int]) -> list[list[float]]:
+        """Every rank's row, of `sizes` numbers each."""
+        whole = self._endpoint.all_gather(self._group, torch.tensor(row, dtype=torch.float64), sizes)
+        return [part.tolist() for part in whole.split(list(sizes))]
