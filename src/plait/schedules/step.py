@@ -8,6 +8,7 @@ from plait.errors import PlanError
 from plait.plans.layout import Layout
 from plait.plans.round import MicroBatch, Round, Row
 from plait.plans.split import TrainingSetup
+from plait.plans.training import TrainingPlan
 from plait.schedules.lowered import Lowered
 from plait.schedules.order import Order, Placement
 from plait.schedules.passes_training import (
@@ -20,6 +21,10 @@ from plait.schedules.passes_training import (
     cut_last_backwards,
 )
 from plait.schedules.training import compute_order
+from plait.spec.model import ModelSpec
+
+BUCKETS = 4
+"""Parts in which the trainer does the last backward of a stage: all but the last of their reductions can be hidden."""
 
 
 def make_training_round(
@@ -42,6 +47,17 @@ def make_training_round(
     order = training_order(layout, setup)
     step = lower_step(order, layout, setup, buckets, tied=tied, norm=norm)
     return Round(number, tuple(work), step.actions(number))
+
+
+def executed_round(number: int, plan: TrainingPlan, spec: ModelSpec, buckets: int = BUCKETS) -> Round:
+    """Round `number` as the trainer runs it: with the norm, the tied reduction where the model is tied, and buckets.
+
+    `buckets`: parts of each stage's last backward; a stage has no more of them than layers. Errors: PlanError.
+    """
+    setup = plan.setup
+    work = sequences(setup.micro_batches, setup.micro_batch, plan.sequence)
+    parts = [min(buckets, stage.layer_count) for stage in plan.layout.stages]
+    return make_training_round(number, plan.layout, setup, work, parts, tied=spec.tied, norm=True)
 
 
 def training_order(layout: Layout, setup: TrainingSetup) -> Order:
