@@ -28,7 +28,7 @@ def run_threads(case: Case, plan: TrainingPlan, program: Callable[..., Report] =
     torch.set_num_threads(1)
     small_tensors(case.small), whole_steps(work_of(case))  # made once, before the threads look at them
     return Threads(thread_mesh(plan.layout.ranks, plan.layout.link_capacity)).run(
-        lambda endpoint: program(case, plan, endpoint)
+        lambda endpoint: program(case, plan, endpoint), LIMIT_S
     )
 
 
@@ -40,7 +40,7 @@ class Threads:
         self._reports: dict[int, Report] = {}
         self._errors: list[tuple[int, BaseException]] = []
 
-    def run(self, program: Callable[[Endpoint], Report], limit_s: float = LIMIT_S) -> list[Report]:
+    def run(self, program: Callable[[Endpoint], Report], limit_s: float) -> list[Report]:
         """What `program` returns for each. Errors: the first that is not of another rank's end."""
         threads = [threading.Thread(target=self._rank, args=(one, program), daemon=True) for one in self._endpoints]
         deadline_s = time.monotonic() + limit_s
