@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from plait.comm.contract import Tag, Traffic
-from plait.executor.executor import Executor, message_tag
+from plait.executor.executor import Executor
+from plait.executor.lane import message_tag
 from plait.plans.action import Action, Kind
 from plait.plans.round import MicroBatch, Round, Row
 from plait.schedules.generation import make_round
