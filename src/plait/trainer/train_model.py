@@ -21,7 +21,7 @@ from plait.trainer.initial import initial_tensor
 from plait.weights.index import WeightsIndex, open_index
 from plait.weights.load import load_stage
 from plait.weights.model import model_spec
-from plait.weights.source import resolve_model
+from plait.weights.source import DEMO, is_hub_id, looks_like_path, resolve_model
 
 Say = Callable[[str], None]
 Tensors = Callable[[str, tuple[int, ...]], Tensor]
@@ -54,7 +54,8 @@ def open_beginning(name: str, say: Say | None = None) -> Beginning:
     Errors: SpecError, WeightsError.
     """
     path = Path(name).expanduser()
-    if is_inline(name) or name in preset_words("models"):
+    known = name == DEMO or is_hub_id(name) or looks_like_path(name) or path.exists()
+    if is_inline(name) or name in preset_words("models") or not known:
         found = Beginning(name, model_spec(name), None, None)
     elif path.suffix == ".json" or (path.is_dir() and not _has_weights(path)):
         folder = path if path.is_dir() else path.parent
