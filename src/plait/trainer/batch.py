@@ -43,11 +43,12 @@ def check_batch(batch: Batch, plan: TrainingPlan, vocab: int) -> None:
                 f"{name} are {str(tensor.dtype).removeprefix('torch.')} {list(tensor.shape)}, but a step of this plan "
                 f"takes {plan.batch} sequences of {plan.sequence} tokens: int64 {list(wanted)}"
             )
-        low, high = (int(one) for one in torch.aminmax(tensor))
-        least = IGNORED if name == "targets" else 0
-        if high >= vocab or low < least or (low < 0 and int(((tensor < 0) & (tensor != IGNORED)).sum())):
-            known = f"0 to {vocab - 1}" + (f", or {IGNORED} where a token does not count" if least else "")
-            worst = high if high >= vocab else low
+        known = (tensor >= 0) & (tensor < vocab)
+        if name == "targets":
+            known |= tensor == IGNORED
+        if not known.all():
+            ids = f"0 to {vocab - 1}" + (f", or {IGNORED} where a token does not count" if name == "targets" else "")
             raise UsageError(
-                f"{name} hold {worst}, but the model's vocabulary is {known}: tokenize with its own tokenizer"
+                f"{name} hold {int(tensor[~known][0])}, but the model's vocabulary is {ids}: "
+                "tokenize with its own tokenizer"
             )

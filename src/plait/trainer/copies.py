@@ -70,15 +70,16 @@ class CopyGuard:
         self._held = held
 
     def checksums(self) -> list[int]:
-        """This rank's, as many as every rank has."""
-        return self._row(fine=False)
+        """This rank's, as many as every rank has: zeros where it has fewer."""
+        row = self._row(fine=False)
+        return row + [0] * (max(self._sizes(fine=False)) - len(row))
 
     def check(self, rows: Sequence[Sequence[float]], step: int) -> None:
         """Of all ranks' checksums. Errors: RunError, the same on all ranks, which names what differs, and where."""
         if self._difference(rows, fine=False) is None:
             return
-        sizes = [sum(len(self._columns(number, True)) for number in self._held[rank]) for rank in sorted(self._held)]
-        found = self._difference(self._assembly.told_unequal(self._row(fine=True), sizes), fine=True)
+        rows = self._assembly.told_unequal(self._row(fine=True), self._sizes(fine=True))
+        found = self._difference(rows, fine=True)
         assert found is not None, "checksums of all tensors agree, but not that of all together"
         column, values = found
         groups: dict[int, list[int]] = {}
@@ -89,6 +90,10 @@ class CopyGuard:
             f"step {step}: {column.what} is not the same on {column.among.value}, as it must be to the bit. "
             f"Checksums: {held}. Updates went apart, or memory is faulty: start again from the last good weights"
         )
+
+    def _sizes(self, *, fine: bool) -> list[int]:
+        """Columns of each rank."""
+        return [sum(len(self._columns(number, fine)) for number in self._held[rank]) for rank in sorted(self._held)]
 
     def _row(self, *, fine: bool) -> list[int]:
         return [self._checksum(column) for number in self._held[self._rank] for column in self._columns(number, fine)]

@@ -24,11 +24,11 @@ def square_sum(gradients: Tensor, spans: Sequence[Span]) -> float:
     for first, end in spans:
         many = first + (end - first) // _BLOCK * _BLOCK
         norms = torch.linalg.vector_norm(gradients[first:many].view(-1, _BLOCK), dim=1)
-        total += float(norms.double().square_().sum()) + float(gradients[many:end].double().square_().sum())
+        total += float(norms.double().square().sum()) + float(gradients[many:end].double().square().sum())
     if math.isfinite(total):
         return total
     # what is finite may overflow in float32
-    return sum(float(gradients[first:end].double().square_().sum()) for first, end in spans)
+    return sum(float(gradients[first:end].double().square().sum()) for first, end in spans)
 
 
 class Assembly:

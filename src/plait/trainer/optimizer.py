@@ -156,5 +156,5 @@ def _decays(held: HeldStage, weight_decay: float) -> Iterator[tuple[float, Span]
     stage = held.stage
     places = sorted((span, name) for name, span in stage.places.items())
     starts = [first for (first, _), _ in places] + [stage.flat.masters.numel()]
-    for (_, name), first, end in zip(places, starts, starts[1:], strict=True):
+    for (_, name), first, end in zip(places, starts[:-1], starts[1:], strict=True):
         yield weight_decay if stage.weights[name].dim() > 1 else 0.0, (first, end)
