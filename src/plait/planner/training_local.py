@@ -52,8 +52,7 @@ def local_training_plan(
     require_runnable(spec)
     _require(_problems(spec, setup, capacity))
     setup = _with_micro_batches(setup, batch)
-    stages = setup.split.pp * setup.virtual
-    layers = _balanced(spec, setup, sequence) if cut is None else cut_by_hand(cut, spec.layers, stages)
+    layers = _balanced(spec, setup, sequence) if cut is None else _by_hand(spec, setup, cut)
     layout = _layout(setup, layers, Stage((0, 0), (), dtype, dtype, threads, shares=tuple(shares)), capacity)
     plan = TrainingPlan(spec.name, layout, setup, batch, sequence)
     check_training_plan(plan, spec)
@@ -92,6 +91,8 @@ def _not_run_yet(setup: TrainingSetup) -> Iterator[str]:
     for axis in ("ep", "cp"):
         if getattr(split, axis) > 1:
             yield f"{axis} = {getattr(split, axis)} can be planned, but not run yet: --{axis} 1"
+    if setup.zero not in range(4):
+        yield f"ZeRO-{setup.zero} is not known: --zero 0 or --zero 1"
     if setup.zero > 1:
         yield f"ZeRO-{setup.zero} can be planned, but not run yet: --zero 0 or --zero 1"
 
@@ -115,37 +116,35 @@ def _stages(spec: ModelSpec, setup: TrainingSetup) -> Iterator[str]:
 def _with_micro_batches(setup: TrainingSetup, batch: int) -> TrainingSetup:
     """The setup with size and number of micro-batches, the one that is 0 made from the batch. Errors: PlanError."""
     size, count, dp = setup.micro_batch, setup.micro_batches, setup.split.dp
-    if min(size, count) < 0 or batch < 1 or not size + count:
-        raise PlanError(
-            f"a batch of {batch} sequences in {count} micro-batches of {size} cannot be: all must be at least 1, but "
-            "one of the latter, which then follows from the batch"
-        )
-    given = [(f"dp {dp}", dp)] if dp > 1 else []
-    given += [(f"micro-batches of {size}", size)] if size else []
-    given += [(f"{count} micro-batch{'es' * (count != 1)}", count)] if count else []
+    for name, value, least in (("batch", batch, 1), ("micro-batch", size, 0), ("micro-batches", count, 0)):
+        if value < least:
+            raise PlanError(f"--{name} {value} was asked for, but it must be at least 1")
+    if not size and not count:
+        raise PlanError("neither the size nor the number of micro-batches is given, and the batch says only one")
     made = (size or 1) * (count or 1) * dp
-    if batch % made or (size and count and batch != made):
-        raise PlanError(_does_not_divide(setup, batch, made, " × ".join(words for words, _ in given)))
+    if size and count and batch != made:
+        raise PlanError(
+            f"{count} micro-batches of {size} over dp {dp} make {made} sequences, but the batch has {batch}: "
+            f"type --batch {made}"
+        )
+    if batch % made:
+        raise PlanError(_does_not_divide(setup, batch, made))
     return replace(setup, micro_batch=size or batch // made, micro_batches=count or batch // made)
 
 
-def _does_not_divide(setup: TrainingSetup, batch: int, made: int, words: str) -> str:
-    """Batches around this one that fit, and what fits this batch."""
+def _does_not_divide(setup: TrainingSetup, batch: int, made: int) -> str:
+    """The next smaller and larger batch that divide, and what divides this one."""
     size, count, dp = setup.micro_batch, setup.micro_batches, setup.split.dp
+    words = f"micro-batches of {size}" if size else f"{count} micro-batch{'es' * (count != 1)}"
+    into = f"dp {dp} × {words}" if dp > 1 else words
     below = batch // made * made
-    batches = [made] if size and count else [each for each in (below, below + made) if each]
-    fitting = f"--batch {' or '.join(map(str, batches))}"
+    typed = [f"--batch {_listed([each for each in (below, below + made) if each])}"]
     share, rest = divmod(batch, dp)
-    others = [f"--dp {_listed(divisors(batch))}"] if rest else []
-    if not rest and count:
-        others.append(f"--micro-batches {_listed(divisors(share) if not size or share % size else [share // size])}")
-    if not rest and size and (not count or share % size):
-        others.append(f"--micro-batch {_listed(divisors(share))}")
-    return f"a batch of {batch} sequences is not {words}: {fitting} would be, and of {batch} {_either(others)}"
-
-
-def _either(others: Sequence[str]) -> str:
-    return ", or ".join(others) + " can be"
+    if not rest:
+        typed.append(f"--micro-batch{'' if size else 'es'} {_listed(divisors(share))}")
+    elif fitting := [each for each in divisors(batch) if batch // each % (made // dp) == 0]:
+        typed.append(f"--dp {_listed(fitting)}")
+    return f"a batch of {batch} sequences cannot be divided into {into}: type {', or '.join(typed)}"
 
 
 def _listed(numbers: Sequence[int]) -> str:
@@ -153,14 +152,29 @@ def _listed(numbers: Sequence[int]) -> str:
     return f"{', '.join(first)} or {last}" if first else last
 
 
+def _by_hand(spec: ModelSpec, setup: TrainingSetup, counts: Sequence[int]) -> Cut:
+    """The cut with so many layers in each stage. Errors: PlanError."""
+    pp, virtual = setup.split.pp, setup.virtual
+    if virtual > 1 and len(counts) != pp * virtual:
+        raise PlanError(
+            f"--layers {','.join(map(str, counts))} makes {len(counts)} stages, but {pp} positions of {virtual} stages "
+            f"are {pp * virtual}"
+        )
+    return cut_by_hand(counts, spec.layers, pp * virtual)
+
+
 def _balanced(spec: ModelSpec, setup: TrainingSetup, sequence: int) -> Cut:
     """The cut whose slowest position has the least to multiply; an embedding is only looked up."""
+    layers, pp, virtual = spec.layers, setup.split.pp, setup.virtual
     products = sum(prod(shape) for shape in layer_tensors(spec).values() if len(shape) > 1)
     layer = products + sequence * spec.heads * spec.head_dim  # and half of all pairs of positions, twice
-    weights = Weights(*map(np.float64, (layer, 0, spec.vocab * spec.hidden)))  # type: ignore[arg-type]
+    # a head heavier than what makes its position have one layer a stage changes nothing more
+    most = -(-(layers - virtual) // max(1, pp - 1)) - virtual
+    head = min(spec.vocab * spec.hidden, most * layer)
+    weights = Weights(*map(np.float64, (layer, 0, head)))  # type: ignore[arg-type]
     folded = setup.schedule in V_SHAPED
-    counts = position_layers(spec.layers, setup.split.pp, setup.virtual, weights, folded)
-    return cut_of(stage_layers(counts, setup.virtual, folded))
+    counts = position_layers(layers, pp, virtual, weights, folded)
+    return cut_of(stage_layers(counts, virtual, folded))
 
 
 def _layout(setup: TrainingSetup, cut: Cut, like: Stage, capacity: int) -> Layout:
