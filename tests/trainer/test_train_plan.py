@@ -98,8 +98,8 @@ def test_a_mesh_of_another_size_than_the_launchers(ranks: int, message: str) -> 
         ({"recompute": "half"}, "unknown --recompute 'half': known: full, none, selective"),
         (
             {"dp": 3, "batch": 16, "micro_batches": 2},
-            "a batch of 16 sequences cannot be divided into dp 3 × 2 micro-batches: type --batch 12 or 18, or --dp 1, 2, "
-            "4 or 8",
+            "a batch of 16 sequences cannot be divided into dp 3 × 2 micro-batches: type --batch 12 or 18, or --dp 1, "
+            "2, 4 or 8",
         ),
     ],
 )
