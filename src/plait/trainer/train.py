@@ -9,7 +9,6 @@ from pathlib import Path
 
 from plait.plans.layout import Layout
 from plait.prober.host import usable_cores
-from plait.ranks.listener import rank_name
 from plait.ranks.runs import reserved_run
 from plait.timeline.record import RunRecord
 from plait.trainer.launch import TrainRanks, follow
@@ -111,7 +110,7 @@ class Following:
                     self.lines.append(line)
                     self.watch.step(line, self.prediction)
             case Stalled():
-                self.watch.say(f"{rank_name(self.layout, message.rank)}: {message.words}")
+                self.watch.say(message.words)
             case Finished():
                 self.finished[message.rank] = message
 
