@@ -13,7 +13,7 @@ from torch import Tensor
 
 from plait.errors import WeightsError
 from plait.nn.training.options import StageOptions
-from plait.nn.training.storage import Block, make_storage, owned_ranges
+from plait.plans.storage import Block, make_storage, owned_ranges
 from plait.spec.model import ModelSpec
 from plait.spec.shards import Piece, Shard, shard_tensors
 

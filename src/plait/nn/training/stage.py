@@ -21,7 +21,7 @@ from plait.nn.training.options import Place, StageOptions
 from plait.nn.training.parameters import Flat, Parameter, Parameters
 from plait.nn.training.partial import Partial
 from plait.nn.training.passed import Passed, Segment
-from plait.nn.training.storage import layer_runs
+from plait.plans.storage import layer_runs
 from plait.spec.checked import require_runnable
 from plait.spec.model import ModelSpec
 from plait.spec.shards import Shard, whole_shard
