@@ -195,25 +195,12 @@ def train(
 
 
 def alone(spec: ModelSpec, settings: Settings, batches: Sequence[Batch], dtype: str = "float64") -> list[Whole]:
-    """One stage, one micro-batch, and torch's own optimizers over its named tensors."""
+    """One stage, one micro-batch, and an update over named tensors: torch's own AdamW, or SGD as its page says."""
     torch_dtype = TORCH_DTYPES[dtype]
     frozen = frozenset(name for name in model_tensors(spec) if any(fnmatchcase(name, one) for one in settings.frozen))
     options = StageOptions(dropout=settings.dropout, seed=settings.seed, frozen=frozen)
     stage = TrainingStage(spec, 0, spec.layers, tensors_of(spec), torch_dtype, options=options)
-    masters = {
-        name: stage.flat.masters[first:end].view(stage.weights[name].shape)
-        for name, (first, end) in stage.places.items()
-    }
-    matrices = [one for one in masters.values() if one.dim() > 1]
-    vectors = [one for one in masters.values() if one.dim() == 1]
-    groups = [{"params": matrices, "weight_decay": settings.weight_decay}, {"params": vectors, "weight_decay": 0.0}]
-    optimizer: torch.optim.Optimizer
-    if settings.optimizer == "sgd":
-        optimizer = torch.optim.SGD(groups, lr=1.0, momentum=settings.momentum, foreach=False)
-    else:
-        betas = (settings.beta1, settings.beta2)
-        optimizer = torch.optim.AdamW(groups, lr=1.0, betas=betas, eps=settings.eps, foreach=False)
-    found = []
+    update, found = _Update(stage, settings), []
     for number, batch in enumerate(batches):
         stage.clear()
         passed = stage.forward(batch.tokens, batch.targets, place=Place(number, 0))
@@ -223,15 +210,39 @@ def alone(spec: ModelSpec, settings: Settings, batches: Sequence[Batch], dtype: 
         gradients = {name: one.clone() for name, one in stage.gradients.items()}
         norm = sum(float(one.double().square().sum()) for one in gradients.values()) ** 0.5
         scale = min(1.0, settings.clip / norm) if settings.clip else 1.0
-        for name, master in masters.items():
-            master.grad = gradients[name] * scale
-        for group in optimizer.param_groups:
-            group["lr"] = learning_rate(settings.rate, number)
-        optimizer.step()
-        stage.flat.publish(0, len(stage.flat.masters))
+        update({name: one * scale for name, one in gradients.items()}, learning_rate(settings.rate, number))
         weights = {name: one.clone() for name, one in stage.weights.items()}
         found.append(Whole(float(passed.loss) / max(1, batch.valid), norm, gradients, weights))
     return found
+
+
+class _Update:
+    def __init__(self, stage: TrainingStage, settings: Settings) -> None:
+        self._stage, self._settings = stage, settings
+        flat, weights = stage.flat.masters, stage.weights
+        self._masters = {name: flat[first:end].view(weights[name].shape) for name, (first, end) in stage.places.items()}
+        self._momentum = {name: torch.zeros_like(master) for name, master in self._masters.items()}
+        self._adam = None
+        if settings.optimizer == "adamw":
+            groups = [
+                {"params": [one], "weight_decay": settings.weight_decay * (one.dim() > 1)}
+                for one in self._masters.values()
+            ]
+            betas = (settings.beta1, settings.beta2)
+            self._adam = torch.optim.AdamW(groups, lr=1.0, betas=betas, eps=settings.eps, foreach=False)
+
+    def __call__(self, gradients: Mapping[str, Tensor], rate: float) -> None:
+        if self._adam is not None:
+            for name, master in self._masters.items():
+                master.grad = gradients[name]
+            for group in self._adam.param_groups:
+                group["lr"] = rate
+            self._adam.step()
+        for name, master in self._masters.items() if self._adam is None else ():
+            decay = self._settings.weight_decay * (master.dim() > 1)
+            self._momentum[name].mul_(self._settings.momentum).add_(gradients[name] + decay * master)
+            master.sub_(rate * self._momentum[name])
+        self._stage.flat.publish(0, len(self._stage.flat.masters))
 
 
 def worst(

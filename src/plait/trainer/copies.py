@@ -10,6 +10,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from enum import Enum
+from functools import lru_cache
 from typing import NamedTuple
 
 import torch
@@ -129,19 +130,9 @@ class CopyGuard:
 
     def _columns(self, number: int, fine: bool) -> tuple[Column, ...]:
         """What a rank tells of a stage."""
-        names = tuple(stage_tensors(self._spec, *self._layout.stages[number].layers))
-        found = [Column(number, Among.REPLICAS, names)]
-        whole = tuple(name for name in names if tensor_cut(self._spec, name) is None)
-        if self._layout.tp > 1:
-            found.append(Column(number, Among.STAGE, whole))
-        heads = tuple(name for name in names if _of_kv_heads(self._spec, name))
-        found += [Column(number, Among.HEAD, heads, head) for head in self._shared_heads(number)]
-        last = len(self._layout.stages) - 1
-        if self._spec.tied and last > 0 and number in (0, last):
-            found.append(Column(number, Among.TIED, ("embed.weight",)))
-        if not fine:
-            return tuple(found)
-        return tuple(column._replace(names=(name,)) for column in found for name in column.names)
+        stage, last = self._layout.stages[number], len(self._layout.stages) - 1
+        tied = self._spec.tied and last > 0 and number in (0, last)
+        return _columns(self._spec, number, stage.layers, (self._layout.tp, stage.shares), tied, fine)
 
     def _agreeing(self, column: Column) -> Iterator[list[Holder]]:
         """The holders that must have the same."""
@@ -165,11 +156,26 @@ class CopyGuard:
     def _shard(self, number: int, rank: int) -> Shard:
         return self._shards[number][self._layout.stages[number].ranks.index(rank) % self._layout.tp]
 
-    def _shared_heads(self, number: int) -> list[int]:
-        shards = self._shards[number]
-        return [
-            head for head in range(self._spec.kv_heads) if sum(_within(head, shard.kv_heads) for shard in shards) > 1
-        ]
+
+@lru_cache(maxsize=256)
+def _columns(
+    spec: ModelSpec, number: int, layers: tuple[int, int], sharing: tuple[int, tuple[int, ...]], tied: bool, fine: bool
+) -> tuple[Column, ...]:
+    """Of stage `number`, whose tensor groups have so many ranks with such shares; `fine`: of each tensor alone."""
+    names, shards = tuple(stage_tensors(spec, *layers)), make_shards(spec, *sharing)
+    found = [Column(number, Among.REPLICAS, names)]
+    if len(shards) > 1:
+        found.append(Column(number, Among.STAGE, tuple(name for name in names if tensor_cut(spec, name) is None)))
+    heads = tuple(name for name in names if _of_kv_heads(spec, name))
+    found += [Column(number, Among.HEAD, heads, head) for head in _shared_heads(spec, shards)]
+    if tied:
+        found.append(Column(number, Among.TIED, ("embed.weight",)))
+    return tuple(column._replace(names=(name,)) for column in found for name in column.names) if fine else tuple(found)
+
+
+def _shared_heads(spec: ModelSpec, shards: Sequence[Shard]) -> list[int]:
+    """KV heads that several ranks of a tensor group hold."""
+    return [head for head in range(spec.kv_heads) if sum(_within(head, shard.kv_heads) for shard in shards) > 1]
 
 
 def _of_kv_heads(spec: ModelSpec, name: str) -> bool:
