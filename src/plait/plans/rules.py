@@ -231,10 +231,10 @@ def message_bytes(action: Action, micro_batch: MicroBatch, layout: Layout, hidde
 
 
 def rank_message_bytes(action: Action, micro_batch: MicroBatch, layout: Layout, hidden: int) -> tuple[int, ...]:
-    """What each rank of a tensor group puts on its link, or takes off it, for a message of generation.
+    """What each rank of a tensor group puts on its link, or takes off it, for a message.
 
-    Rank i talks to rank i of the other stage: it sends its rows of the activations (`even_rows`), and the tokens whole,
-    since every rank of the first stage needs them.
+    Rank i talks to rank i of the other stage: it sends its rows of the activations or their gradients (`even_rows`),
+    and the tokens whole, since every rank of the first stage needs them.
     """
     if action.kind.lane is not Lane.P2P:
         return (0,) * layout.tp

@@ -7,6 +7,9 @@ from dataclasses import dataclass
 from plait.plans.layout import Layout
 from plait.plans.split import TrainingSetup
 
+BUCKETS = 4
+"""Parts in which the trainer does the last backward of a stage: all but the last of their reductions can be hidden."""
+
 
 @dataclass(frozen=True, slots=True)
 class TrainingPlan:
@@ -32,3 +35,9 @@ class TrainingPlan:
     def micro_batches(self) -> int:
         """Micro-batches that go through each pipeline in a step."""
         return self.setup.micro_batches
+
+    def parts(self, buckets: int = BUCKETS) -> tuple[int, ...]:
+        """Parts of each stage's last backward as the trainer does it: at most one a layer, one without replicas."""
+        split = self.setup.split
+        most = buckets if split.dp * split.ep * split.cp > 1 else 1
+        return tuple(min(most, stage.layer_count) for stage in self.layout.stages)

@@ -8,7 +8,7 @@ from plait.errors import PlanError
 from plait.plans.layout import Layout
 from plait.plans.round import MicroBatch, Round, Row
 from plait.plans.split import TrainingSetup
-from plait.plans.training import TrainingPlan
+from plait.plans.training import BUCKETS, TrainingPlan
 from plait.schedules.lowered import Lowered
 from plait.schedules.order import Order, Placement
 from plait.schedules.passes_training import (
@@ -22,9 +22,6 @@ from plait.schedules.passes_training import (
 )
 from plait.schedules.training import compute_order
 from plait.spec.model import ModelSpec
-
-BUCKETS = 4
-"""Parts in which the trainer does the last backward of a stage: all but the last of their reductions can be hidden."""
 
 
 def make_training_round(
@@ -56,8 +53,7 @@ def executed_round(number: int, plan: TrainingPlan, spec: ModelSpec, buckets: in
     """
     setup = plan.setup
     work = sequences(setup.micro_batches, setup.micro_batch, plan.sequence)
-    parts = [min(buckets, stage.layer_count) for stage in plan.layout.stages]
-    return make_training_round(number, plan.layout, setup, work, parts, tied=spec.tied, norm=True)
+    return make_training_round(number, plan.layout, setup, work, plan.parts(buckets), tied=spec.tied, norm=True)
 
 
 def training_order(layout: Layout, setup: TrainingSetup) -> Order:
