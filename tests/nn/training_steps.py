@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Protocol
 
@@ -15,12 +15,14 @@ from plait.comm.contract import Endpoint
 from plait.comm.tensor_group import EndpointGroup
 from plait.nn.group import TensorGroup
 from plait.nn.training.loss import IGNORED
-from plait.nn.training.stage import Passed, TrainingStage
+from plait.nn.training.options import Place, StageOptions
+from plait.nn.training.passed import Passed
+from plait.nn.training.stage import TrainingStage
 from plait.spec.model import ModelSpec
 from plait.spec.shards import Piece, Shard, Unit, make_shards, shard_tensors, tensor_cut, whole_shard
 
 BOUND: Mapping[torch.dtype, float] = {torch.float64: 1e-10, torch.float32: 1e-5}
-SMALL: Mapping[torch.dtype, float] = {torch.float64: 1e-3, torch.float32: 0.1}
+SMALL: Mapping[torch.dtype, float] = {torch.float64: 1e-3, torch.float32: 0.1, torch.bfloat16: 0.1}
 """The share of the largest entry of any tensor that errors are at least measured against (design, section 6)."""
 
 RATE = 0.05
@@ -66,8 +68,11 @@ class Step:
     weights: dict[tuple[int, str], Tensor]
 
 
+PLAIN = StageOptions()
+
+
 class Learner:
-    """All stages of a model on one rank of a tensor group."""
+    """All stages of a model on one rank of a tensor group. A stage has at most as many parts as layers."""
 
     def __init__(
         self,
@@ -78,42 +83,54 @@ class Learner:
         *,
         sequence: bool = False,
         cut: Sequence[int] = (),
+        options: StageOptions = PLAIN,
     ) -> None:
         held = shard or whole_shard(made.spec)
-        self.stages = []
+        self.stages: list[TrainingStage] = []
+        self.steps = 0
         for first, end in pairwise([0, *cut, made.spec.layers]):
             pieces = shard_tensors(made.spec, first, end, held)
             tensors = {name: piece_of(made.tensors[name].to(dtype), piece) for name, piece in pieces.items()}
-            self.stages.append(TrainingStage(made.spec, first, end, tensors, dtype, shard, group, sequence))
+            mine = replace(options, parts=min(options.parts, end - first))
+            self.stages.append(TrainingStage(made.spec, first, end, tensors, dtype, shard, group, sequence, mine))
 
-    def forward(self, tokens: Tensor, targets: Tensor, *, later: bool = False) -> list[Passed]:
+    def forward(self, tokens: Tensor, targets: Tensor, *, later: bool = False, sequence: int = 0) -> list[Passed]:
         passed, x = [], tokens
+        place = Place(self.steps, sequence)
         for stage in self.stages:
             last = targets if stage is self.stages[-1] else None
-            passed.append(stage.forward(x, last, (tokens.shape[0], tokens.shape[1]), later=later))
+            shape = (tokens.shape[0], tokens.shape[1])
+            passed.append(stage.forward(x, last, shape, later=later, place=place))
             x = passed[-1].hidden
         return passed
 
-    def backward(self, passed: Sequence[Passed], scale: float) -> None:
+    def backward(self, passed: Sequence[Passed], scale: float, *, split: bool = False) -> None:
+        """`split`: part by part."""
         gradient: Tensor | float | None = scale
         for stage, one in zip(reversed(self.stages), reversed(passed), strict=True):
-            gradient = stage.backward(one, gradient)
+            for part in range(stage.options.parts) if split else (None,):
+                given = gradient if not part else None
+                gradient = stage.backward(one, given, part)
 
-    def step(self, micro_batches: Sequence[tuple[Tensor, Tensor]], *, later: bool = False) -> Step:
+    def step(self, micro_batches: Sequence[tuple[Tensor, Tensor]], *, later: bool = False, split: bool = False) -> Step:
         """Mean loss over the valid tokens of all micro-batches, gradients, and the weights after an SGD update."""
         valid = max(1, sum(int((targets != IGNORED).sum()) for _, targets in micro_batches))
-        loss = 0.0
+        loss, sequence = 0.0, 0
         for stage in self.stages:
             stage.clear()
         for tokens, targets in micro_batches:
-            passed = self.forward(tokens, targets, later=later)
-            self.backward(passed, 1 / valid)
+            passed = self.forward(tokens, targets, later=later, sequence=sequence)
+            self.backward(passed, 1 / valid, split=split)
             for stage, one in zip(self.stages, passed, strict=True):
-                stage.weigh(one)
+                for part in range(stage.options.parts) if split else (None,):
+                    stage.weigh(one, part)
             loss += float(passed[-1].loss) / valid
+            sequence += len(tokens)
         for stage in self.stages:
-            stage.complete()
+            for part in range(stage.options.parts) if split else (None,):
+                stage.complete(part)
             stage.update(RATE)
+        self.steps += 1
         return Step(loss, self._all("gradients"), self._all("weights"))
 
     def _all(self, what: str) -> dict[tuple[int, str], Tensor]:
@@ -137,12 +154,15 @@ def rank_steps(
     sequence: bool,
     shares: Sequence[float] = (),
     cut: Sequence[int] = (),
+    options: StageOptions = PLAIN,
+    later: bool = False,
+    split: bool = False,
 ) -> list[Step]:
     """The steps of one rank of a tensor group of all ranks."""
     shard = make_shards(made.spec, endpoint.size, shares)[endpoint.rank]
     group = EndpointGroup(endpoint, tuple(range(endpoint.size)))
-    learner = Learner(made, dtype, shard, group, sequence=sequence, cut=cut)
-    return [learner.step(one) for one in steps(batch, length)]
+    learner = Learner(made, dtype, shard, group, sequence=sequence, cut=cut, options=options)
+    return [learner.step(one, later=later, split=split) for one in steps(batch, length)]
 
 
 def worst_error(made: Made, ours: Step, theirs: Step, shard: Shard, dtype: torch.dtype) -> float:
@@ -150,7 +170,7 @@ def worst_error(made: Made, ours: Step, theirs: Step, shard: Shard, dtype: torch
     found = [abs(ours.loss - theirs.loss) / abs(theirs.loss)]
     for part, whole in ((ours.gradients, theirs.gradients), (ours.weights, theirs.weights)):
         assert part.keys() == whole.keys()
-        largest = max(float(tensor.abs().max()) for tensor in whole.values())
+        largest = max((float(tensor.abs().max()) for tensor in whole.values()), default=0.0)
         pieces = shard_tensors(made.spec, 0, made.spec.layers, shard)
         for (stage, name), tensor in part.items():
             expected = whole[stage, name]
