@@ -133,8 +133,8 @@ CASES = [
     (["--sequence"], "--sequence splits activations over the ranks of a tensor group, but --tp is 1: --tp 2 makes one"),
     (
         ["--batch", "8", "--micro-batches", "3"],
-        "a batch of 8 sequences is not 3 micro-batches: --batch 6 or 9 would be, and of 8 --micro-batches 1, 2, 4 or 8 "
-        "can be",
+        "a batch of 8 sequences cannot be divided into 3 micro-batches: type --batch 6 or 9, or --micro-batches 1, 2, "
+        "4 or 8",
     ),
     (["--schedule", "1f1"], "unknown schedule '1f1' for training: did you mean '1f1b'?"),
     (["--virtual", "2"], "schedule 1f1b has one stage a position, not 2: type --virtual 1"),

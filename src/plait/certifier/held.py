@@ -70,7 +70,12 @@ class Comparison:
     def _gradients(self, number: int, stage: TrainingStage, pieces: Mapping[str, Piece], updated: Spans) -> None:
         """Whole, or with ZeRO-1 what this rank updates of them; clipping has scaled them."""
         coefficient, whole = self._whole.expected.coefficient, self._whole.gradients
+        for name in pieces:
+            if (name in whole.values) != (name in stage.places):
+                self._add("grad", BROKEN, name, number)  # it learns in one, and is frozen in the other
         for name, span in stage.places.items():
+            if name not in whole.values:
+                continue
             theirs = _cut(whole.values[name], pieces[name]).flatten()
             for first, end in overlaps([span], updated):
                 part = theirs[first - span[0] : end - span[0]] * coefficient
