@@ -288,7 +288,7 @@ def errors(
         if (number, name) in masks:
             difference = difference[masks[number, name]]
         if difference.numel():
-            found.append(float(difference.max()) / max(float(whole.abs().max()), least))
+            found.append(float(difference.max()) / (max(float(whole.abs().max()), least) or 1.0))
     return found
 
 

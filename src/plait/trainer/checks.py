@@ -52,6 +52,12 @@ def check_mesh(plan: TrainingPlan, spec: ModelSpec, ranks: int) -> None:
     _check_tied(layout, spec)
 
 
+def check_buckets(buckets: int) -> None:
+    """Parts in which gradients are reduced. Errors: UsageError."""
+    if buckets < 1:
+        raise UsageError(f"gradients are to be reduced in {buckets} buckets, but it must be at least 1")
+
+
 def _check_tied(layout: Layout, spec: ModelSpec) -> None:
     first, last = layout.stages[0], layout.stages[-1]
     if spec.tied and first.shares != last.shares:

@@ -37,13 +37,8 @@ class Assembly:
     def __init__(self, endpoint: Endpoint, ranks: int) -> None:
         self._endpoint, self._group = endpoint, Group(tuple(range(ranks)))
 
-    def told(self, row: Sequence[float]) -> list[list[float]]:
-        """Every rank's row, all as long as this one's, in the order of ranks."""
-        mine = torch.tensor([row], dtype=torch.float64)
-        rows: list[list[float]] = self._endpoint.all_gather(self._group, mine, (1,) * len(self._group.ranks)).tolist()
-        return rows
-
-    def told_unequal(self, row: Sequence[float], sizes: Sequence[int]) -> list[list[float]]:
-        """Every rank's row, of `sizes` numbers each."""
-        whole = self._endpoint.all_gather(self._group, torch.tensor(row, dtype=torch.float64), sizes)
-        return [part.tolist() for part in whole.split(list(sizes))]
+    def told(self, row: Sequence[float], sizes: Sequence[int] = ()) -> list[list[float]]:
+        """Every rank's row, in the order of ranks; `sizes`: how many numbers each has, where not as many as this."""
+        counts = list(sizes) or [len(row)] * len(self._group.ranks)
+        whole = self._endpoint.all_gather(self._group, torch.tensor(row, dtype=torch.float64), counts)
+        return [part.tolist() for part in torch.split(whole, counts)]

@@ -14,14 +14,14 @@ from plait.nn.dtypes import TORCH_DTYPES
 from plait.nn.training.options import StageOptions
 from plait.nn.training.stage import TrainingStage
 from plait.plans.round import Round
-from plait.plans.training import TrainingPlan
+from plait.plans.training import BUCKETS, TrainingPlan
 from plait.schedules.step import make_training_round, sequences
 from plait.spec.model import ModelSpec
 from plait.spec.shards import Piece, make_shards, shard_tensors
 from plait.spec.tensors import Shape, stage_tensors
 from plait.timeline.observer import Observer
 from plait.trainer.batch import Batch, check_batch
-from plait.trainer.checks import check_mesh, check_settings
+from plait.trainer.checks import check_buckets, check_mesh, check_settings
 from plait.trainer.copies import CopyGuard
 from plait.trainer.counted import require_counted_once
 from plait.trainer.frozen import frozen_names
@@ -56,20 +56,21 @@ class TrainingRank:
         endpoint: Endpoint,
         tensors: Tensors,
         *,
-        buckets: int = 4,
+        buckets: int = BUCKETS,
         observer: Observer | None = None,
         stalled: Callable[[str], None] | None = None,
         record: bool = False,
     ) -> None:
         check_settings(settings)
         check_mesh(plan, spec, endpoint.size)
+        check_buckets(buckets)
         self._plan, self._spec, self._settings = plan, spec, settings
         layout, rank = plan.layout, endpoint.rank
         self._frozen = frozen_names(spec, settings.frozen)
         self._position, numbers = next(
             (at, held) for at, held in enumerate(layout.positions) if rank in layout.stages[held[0]].ranks
         )
-        self._buckets = [max(1, min(buckets, stage.layer_count)) for stage in layout.stages]
+        self._cut = plan.parts(buckets)
         group = None
         if layout.tp > 1:
             group = EndpointGroup(endpoint, layout.tensor_group(numbers[0], rank), record=record)
@@ -123,7 +124,7 @@ class TrainingRank:
         pieces = shard_tensors(self._spec, *stage.layers, shard)
         dtype = TORCH_DTYPES[stage.dtype]
         options = StageOptions(
-            self._buckets[number] if len(replicas) > 1 else 1,
+            self._cut[number],
             plan.setup.recompute,
             self._settings.dropout,
             self._settings.seed,
@@ -159,9 +160,7 @@ class TrainingRank:
             plan, spec = self._plan, self._spec
             work = sequences(plan.micro_batches, plan.setup.micro_batch, plan.sequence)
             tied = spec.tied and len(plan.layout.stages) > 1 and "embed.weight" not in self._frozen
-            self._round = make_training_round(
-                number, plan.layout, plan.setup, work, self._buckets, tied=tied, norm=True
-            )
+            self._round = make_training_round(number, plan.layout, plan.setup, work, self._cut, tied=tied, norm=True)
         elif self._round.number != number:
             actions = tuple(tuple(one._replace(round=number) for one in held) for held in self._round.actions)
             self._round = replace(self._round, number=number, actions=actions)
