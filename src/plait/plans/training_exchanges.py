@@ -6,7 +6,8 @@ the cut and the micro-batch. nn calls them in this order, comm counts what it wr
 Forward and backward are conjugate (Shoeybi et al., "Megatron-LM" (2019), section 3; Korthikanti et al., "Reducing
 Activation Recomputation" (2022), section 4.2.2): with `sequence_split` every rank has its rows (`even_rows`) between
 the blocks, gathers them before a block and in the backward behind it, and sums and scatters behind a block and in the
-backward before it; without it all ranks have all rows there, and the sums alone are left. Between stages each rank
+backward before it; it keeps its own rows, and gathers them once more for the weight's product. Without it all ranks
+have all rows there, and the sums alone are left. Between stages each rank
 sends its rows in both ways, which are gathered where all are needed.
 """
 
@@ -129,12 +130,14 @@ def _layer_forward(spec: ModelSpec, sharing: Sharing, tokens: int) -> Iterator[C
     yield _summed(spec, sharing, tokens)
 
 
-def _layer_backward(spec: ModelSpec, sharing: Sharing, tokens: int) -> Iterator[Collective]:
-    yield from _gathered(spec, sharing, tokens)
-    yield _summed(spec, sharing, tokens)
-    yield from _gathered(spec, sharing, tokens)
-    yield from _query_key_norm(spec, sharing, tokens)
-    yield _summed(spec, sharing, tokens)
+def _layer_backward(spec: ModelSpec, sharing: Sharing, tokens: int, *, kept_whole: bool) -> Iterator[Collective]:
+    for attention in (False, True):
+        yield from _gathered(spec, sharing, tokens)
+        if attention:
+            yield from _query_key_norm(spec, sharing, tokens)
+        if not kept_whole:
+            yield from _gathered(spec, sharing, tokens)  # inputs, for the product of weights
+        yield _summed(spec, sharing, tokens)
 
 
 def _part_backward(
@@ -149,12 +152,14 @@ def _part_backward(
     if part == 0 and layers[1] < spec.layers and not sharing.sequence:
         yield Collective(Op.ALL_GATHER, tokens, spec.hidden, sharing.item_bytes)  # of what the stage after sent
     elif part == 0 and layers[1] == spec.layers:
-        yield _summed(spec, sharing, tokens)  # of the head's inputs
+        yield from _gathered(spec, sharing, tokens)  # the head's inputs
+        yield _summed(spec, sharing, tokens)
     first, end = layer_runs(*layers, parts)[part]
+    again = setup.recompute == "full"
     for _ in range(first, end):
-        if setup.recompute == "full":
+        if again:
             yield from _layer_forward(spec, sharing, tokens)
-        yield from _layer_backward(spec, sharing, tokens)
+        yield from _layer_backward(spec, sharing, tokens, kept_whole=again)
     if part == parts - 1 and layers[0] == 0:
         yield from _gathered(spec, sharing, tokens)  # each rank learns its rows of the embedding from all tokens
 
