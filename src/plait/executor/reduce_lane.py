@@ -26,13 +26,15 @@ class ReduceLane:
         self,
         rank: int,
         epoch: int,
+        capacity: int,
         messages: Messages,
         worker: StepWorker,
         sent: Callable[[], int],
         observer: Observer | None,
         clock: Callable[[], float],
     ) -> None:
-        self._rank, self._epoch, self._messages, self._worker = rank, epoch, messages, worker
+        self._rank, self._epoch, self._capacity = rank, epoch, capacity
+        self._messages, self._worker = messages, worker
         self._sent, self._observer, self._clock = sent, observer, clock
         self._queue: Sequence[Reduce] = ()
         self._running: Reducing | None = None
@@ -76,8 +78,15 @@ class ReduceLane:
         reduction = self._worker.reduction(self._one, action)
         if reduction is not None:
             tag = Tag(self._epoch, self._one.number, action_code(_shared(action)))
-            measured = self._observer is not None
-            self._running = Reducing(reduction, self._rank, tag, self._messages, self._may_send, measured=measured)
+            self._running = Reducing(
+                reduction,
+                self._rank,
+                tag,
+                self._messages,
+                self._may_send,
+                self._capacity,
+                measured=self._observer is not None,
+            )
 
     def _may_send(self, peer: int) -> bool:
         return self._sent() >= self._last_sends.get(peer, 0)

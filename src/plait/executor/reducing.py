@@ -21,8 +21,13 @@ from plait.comm.contract import Tag
 from plait.executor.lane import Messages
 from plait.executor.reduction import Op, Reduction
 
-CHUNK_BYTES = 1 << 20
-"""The largest message of a reduction, about: what stays in a core's cache between moving and adding."""
+SMALLEST_BYTES = 1 << 19
+LARGEST_BYTES = 1 << 23
+"""A piece is cut into as many chunks as its link holds, but not into smaller or larger ones than these.
+
+So a whole piece of up to k times the largest is on its way at once, and moves while the rank computes, where the
+transport moves by itself; over shared memory a few large chunks need fewer turns of two ranks that share the cores.
+"""
 
 _NUMBERS = 1 << 44
 """Above any action's code."""
@@ -38,7 +43,10 @@ class _Chunk(NamedTuple):
 
 
 class Reducing:
-    """A reduction on its way. `advance` moves it on; it is done when nothing is left to send, add or take."""
+    """A reduction on its way over links of `capacity` messages, the same on all its ranks. `advance` moves it on.
+
+    `may_send(peer)`: whether the link to a rank is free for it.
+    """
 
     def __init__(
         self,
@@ -47,6 +55,7 @@ class Reducing:
         tag: Tag,
         messages: Messages,
         may_send: Callable[[int], bool],
+        capacity: int,
         *,
         measured: bool,
     ) -> None:
@@ -54,6 +63,7 @@ class Reducing:
         assert self._flat.is_contiguous()
         self._ranks, self._rank, self._tag = reduction.ranks, rank, tag
         self._messages, self._may_send, self._measured = messages, may_send, measured
+        self._capacity = capacity
         me = reduction.ranks.index(rank)
         others = (*reduction.ranks[me + 1 :], *reduction.ranks[:me])
         self._outbox: dict[int, deque[tuple[int, _Chunk]]] = {peer: deque() for peer in others}
@@ -88,7 +98,9 @@ class Reducing:
             self._takes = {peer: deque(self._cut(*pieces[peer])) for peer in self._outbox}
 
     def _cut(self, first: int, end: int) -> list[_Chunk]:
-        items = max(1, CHUNK_BYTES // self._flat.element_size())
+        size = self._flat.element_size()
+        wanted = -(-(end - first) // self._capacity)
+        items = max(SMALLEST_BYTES // size, min(wanted, LARGEST_BYTES // size))
         return [_Chunk(i, at, min(at + items, end)) for i, at in enumerate(range(first, end, items))]
 
     def _queue(self, peers: Sequence[int], phase: int, chunks: Sequence[_Chunk]) -> None:

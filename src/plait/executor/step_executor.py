@@ -49,7 +49,8 @@ class StepExecutor:
         self._post = Post(layout, rank)
         self._values: list[torch.Tensor | None] = []
         self._lane = MessageLane(messages, self._put, observer, clock)
-        self._reduces = ReduceLane(rank, layout.epoch, messages, worker, self._moved, observer, clock)
+        links = layout.epoch, layout.link_capacity
+        self._reduces = ReduceLane(rank, *links, messages, worker, self._moved, observer, clock)
         self._waiting = Waiting(rank, messages, stalled, stall_s, timeout_s)
         self._watch = GroupWatch(layout, rank, messages, stalled, stall_s)
         self._programs: dict[Shape, Program] = {}
