@@ -145,8 +145,8 @@ def test_kv_heads_whose_copies_are_not_summed_are_caught(monkeypatch: pytest.Mon
 def test_a_loss_scaled_by_the_ranks_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     backward = TrainingStage.backward
 
-    def scaled(self: TrainingStage, passed: Any, gradient: Any) -> Tensor | None:
-        return backward(self, passed, gradient / self._group.size)
+    def scaled(self: TrainingStage, passed: Any, gradient: Any, part: int | None = None) -> Tensor | None:
+        return backward(self, passed, gradient / self._group.size, part)
 
     monkeypatch.setattr(TrainingStage, "backward", scaled)
     assert caught(2, "llama")

@@ -44,13 +44,16 @@ class Products:
 class Pass:
     """What all functions of one micro-batch's forward and backward share, in one part of the stage.
 
-    `length`: tokens of a sequence. `place`: of the micro-batch in the training run.
+    `length`: tokens of a sequence. `place`: of the micro-batch in the training run. `keeps_whole`: gathered rows are
+    kept for the weight's product; otherwise only this rank's, and the backward gathers them once more (Korthikanti et
+    al. 2022, section 4.2.2).
     """
 
     exchange: Exchange
     products: Products
     length: int
     place: Place
+    keeps_whole: bool = False
 
 
 class Linear:
@@ -67,10 +70,9 @@ class Linear:
         """Where inputs are cut: x [tokens, in of this rank], to what lies between the blocks; plus `residual`."""
         return applied(_ByInputs, x, residual, self, at)
 
-    def learn(self, gradient: Tensor, inputs: Tensor | None, at: Pass) -> None:
-        """Note the weight's product; `inputs` only where it learns."""
-        if inputs is not None:
-            at.products.add(self.weight, gradient, inputs)
+    def learn(self, gradient: Tensor, inputs: Tensor, at: Pass) -> None:
+        """Note the weight's product."""
+        at.products.add(self.weight, gradient, inputs)
 
     def learn_bias(self, gradient: Tensor) -> None:
         """Add the gradient of the bias."""
@@ -82,17 +84,19 @@ class _ByOutputs(Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, linear: Linear, at: Pass) -> Tensor:
         whole = at.exchange.whole(x)
-        ctx.save_for_backward(whole if linear.weight.learns else None)
+        kept = whole if at.keeps_whole else x
+        ctx.save_for_backward(kept if linear.weight.learns else None)
         ctx.linear, ctx.at = linear, at
         weight, bias = linear.weight.weight, linear.bias
         return torch.mm(whole, weight.t()) if bias is None else torch.addmm(bias.weight, whole, weight.t())
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> Any:
-        (whole,) = ctx.saved_tensors
+        (kept,) = ctx.saved_tensors
         linear, at = ctx.linear, ctx.at
+        if kept is not None:
+            linear.learn(gradient, kept if at.keeps_whole else at.exchange.whole(kept), at)
         parts = torch.mm(gradient, linear.weight.weight)
-        linear.learn(gradient, whole, at)
         linear.learn_bias(gradient)
         return at.exchange.summed(parts), None, None
 
@@ -113,5 +117,6 @@ class _ByInputs(Function):
         linear, at = ctx.linear, ctx.at
         linear.learn_bias(gradient)
         whole = at.exchange.whole(gradient)
-        linear.learn(whole, x, at)
+        if x is not None:
+            linear.learn(whole, x, at)
         return torch.mm(whole, linear.weight.weight), gradient if ctx.has_residual else None, None, None

@@ -86,16 +86,16 @@ class _HeadLoss(Function):
         total, gradient = losses(
             logits.to(torch.promote_types(x.dtype, torch.float32)), targets, head.rows, at.exchange.group
         )
-        ctx.save_for_backward(whole if head.weight.learns else None, gradient)
+        ctx.save_for_backward(x if head.weight.learns else None, gradient)
         ctx.head, ctx.at = head, at
         return total
 
     @staticmethod
     def backward(ctx: Any, scale: Tensor) -> Any:
-        whole, gradient = ctx.saved_tensors
+        x, gradient = ctx.saved_tensors
         head, at, factor = ctx.head, ctx.at, float(scale)
         gradient = gradient.to(head.weight.weight.dtype)
+        if x is not None:
+            at.products.add(head.weight, gradient, at.exchange.whole(x), factor)
         parts = torch.mm(gradient, head.weight.weight).mul_(factor)
-        if whole is not None:
-            at.products.add(head.weight, gradient, whole, factor)
         return at.exchange.summed(parts), None, None, None

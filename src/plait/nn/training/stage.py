@@ -96,7 +96,8 @@ class TrainingStage:
         assert batch * length > 0, "a micro-batch of no tokens, or of unknown shape"
         assert (targets is None) == (self._head is None), "targets are for the last stage, and it needs them"
         exchange = Exchange(self._group, self._sequence, batch * length)
-        passes = [Pass(exchange, Products(later), length, place) for _ in self._runs]
+        again = self.options.recompute == "full"  # then what a layer keeps does not wait for its backward
+        passes = [Pass(exchange, Products(later), length, place, again) for _ in self._runs]
         passed = Passed(None, None, 0, inputs if self._embedding is not None else None)
         with torch.no_grad():
             x = self._enter(inputs, passes[-1], passed)
