@@ -23,6 +23,27 @@ def run_again(function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
     return applied(_Again, x, function)
 
 
+def root_of(left: Tensor, given: list[Tensor]) -> Tensor:
+    """A scalar whose gradient, 1, becomes at `left` the tensor that `given` will hold by then.
+
+    So autograd is never handed a gradient from outside: for one, it imports sympy first, which takes every rank about a
+    second.
+    """
+    with torch.enable_grad():
+        return applied(_Root, left, given)
+
+
+class _Root(Function):
+    @staticmethod
+    def forward(ctx: Any, left: Tensor, given: list[Tensor]) -> Tensor:
+        ctx.given = given
+        return left.new_zeros(())
+
+    @staticmethod
+    def backward(ctx: Any, one: Tensor) -> Any:
+        return ctx.given.pop(), None
+
+
 class _Again(Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, function: Callable[[Tensor], Tensor]) -> Tensor:
@@ -34,5 +55,5 @@ class _Again(Function):
     def backward(ctx: Any, gradient: Tensor) -> Any:
         x = ctx.saved_tensors[0].detach().requires_grad_()
         with torch.enable_grad():
-            out = ctx.function(x)
-        return *torch.autograd.grad(out, x, gradient), None
+            root = root_of(ctx.function(x), [gradient])
+        return *torch.autograd.grad(root, x), None

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 
+from plait.nn.training.functions import root_of
 from plait.nn.training.linear import Pass
 
 
@@ -16,13 +17,15 @@ class Segment:
 
     def __init__(self, entered: Tensor, left: Tensor, at: Pass) -> None:
         self.at = at
-        self._ends: tuple[GradientEdge, Tensor] | None = (get_gradient_edge(left), entered)
+        self._given: list[Tensor] = []
+        self._ends: tuple[GradientEdge, Tensor] | None = (get_gradient_edge(root_of(left, self._given)), entered)
 
     def backward(self, gradient: Tensor) -> Tensor:
         """The gradient of what it was given, from that of what it gave. Once: nothing is kept."""
         assert self._ends is not None, "a micro-batch comes back once"
-        (left, entered), self._ends = self._ends, None
-        return torch.autograd.grad(left, entered, gradient)[0]
+        (root, entered), self._ends = self._ends, None
+        self._given.append(gradient)
+        return torch.autograd.grad(root, entered)[0]
 
 
 @dataclass(slots=True)
