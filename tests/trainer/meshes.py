@@ -8,6 +8,7 @@ from fnmatch import fnmatchcase
 
 import torch
 from torch import Tensor
+from torch.optim.adamw import adamw
 
 from plait.comm.contract import Endpoint
 from plait.nn.dtypes import TORCH_DTYPES
@@ -129,6 +130,7 @@ class Whole:
     weights: Mapping[str, Tensor]
 
 
+Moments = tuple[Tensor, Tensor, Tensor]
 Hook = Callable[[TrainingRank, int], None]
 
 
@@ -217,32 +219,48 @@ def alone(spec: ModelSpec, settings: Settings, batches: Sequence[Batch], dtype: 
 
 
 class _Update:
+    """Over named tensors. AdamW is what `torch.optim.AdamW` calls, tensor by tensor; the class would take seconds."""
+
     def __init__(self, stage: TrainingStage, settings: Settings) -> None:
         self._stage, self._settings = stage, settings
         flat, weights = stage.flat.masters, stage.weights
         self._masters = {name: flat[first:end].view(weights[name].shape) for name, (first, end) in stage.places.items()}
-        self._momentum = {name: torch.zeros_like(master) for name, master in self._masters.items()}
-        self._adam = None
-        if settings.optimizer == "adamw":
-            groups = [
-                {"params": [one], "weight_decay": settings.weight_decay * (one.dim() > 1)}
-                for one in self._masters.values()
-            ]
-            betas = (settings.beta1, settings.beta2)
-            self._adam = torch.optim.AdamW(groups, lr=1.0, betas=betas, eps=settings.eps, foreach=False)
+        self._moments = {
+            name: (torch.zeros_like(one), torch.zeros_like(one), torch.zeros(())) for name, one in self._masters.items()
+        }
 
     def __call__(self, gradients: Mapping[str, Tensor], rate: float) -> None:
-        if self._adam is not None:
-            for name, master in self._masters.items():
-                master.grad = gradients[name]
-            for group in self._adam.param_groups:
-                group["lr"] = rate
-            self._adam.step()
-        for name, master in self._masters.items() if self._adam is None else ():
+        update = self._adamw if self._settings.optimizer == "adamw" else self._sgd
+        for name, master in self._masters.items():
             decay = self._settings.weight_decay * (master.dim() > 1)
-            self._momentum[name].mul_(self._settings.momentum).add_(gradients[name] + decay * master)
-            master.sub_(rate * self._momentum[name])
+            update(master, gradients[name], self._moments[name], decay, rate)
         self._stage.flat.publish(0, len(self._stage.flat.masters))
+
+    def _adamw(self, master: Tensor, gradient: Tensor, moments: Moments, decay: float, rate: float) -> None:
+        mean, square, step = moments
+        told = self._settings
+        adamw(
+            [master],
+            [gradient],
+            [mean],
+            [square],
+            [],
+            [step],
+            foreach=False,
+            fused=False,
+            amsgrad=False,
+            beta1=told.beta1,
+            beta2=told.beta2,
+            lr=rate,
+            weight_decay=decay,
+            eps=told.eps,
+            maximize=False,
+        )
+
+    def _sgd(self, master: Tensor, gradient: Tensor, moments: Moments, decay: float, rate: float) -> None:
+        momentum, *_ = moments
+        momentum.mul_(self._settings.momentum).add_(gradient + decay * master)
+        master.sub_(rate * momentum)
 
 
 def worst(

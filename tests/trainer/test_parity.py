@@ -89,6 +89,15 @@ def test_zero_gives_the_same_bits() -> None:
             assert all(torch.equal(one[name], other[name]) for name in one)
 
 
+@pytest.mark.parametrize("frozen", [("layers.*",), ("embed.weight", "*.k.*"), ("*norm*", "head.*", "layers.3.*")])
+def test_what_is_frozen_stays(frozen: tuple[str, ...]) -> None:
+    """Also all of a stage, and a tied embedding: nothing is reduced of it, and the rest goes on."""
+    told = Settings(Rate(0.05), optimizer="sgd", weight_decay=0.1, frozen=frozen, check_every=1)
+    for mesh in (Mesh(dp=2, pp=4, zero=1), Mesh(dp=2, pp=2, tp=2, buckets=1)):
+        spec = tiny(4, tied="head.*" not in frozen, norm="layer")
+        assert error_of(mesh, spec, told) < BOUND
+
+
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_narrow_dtypes(dtype: str) -> None:
     """bfloat16: masters are float32, and a mesh is off float64 no more than twice what one process is."""
