@@ -22,7 +22,7 @@ class What(IntEnum):
 
 
 class Mark(NamedTuple):
-    """`what` goes on; `micro_batch` is 0 but for compute, of which `letters` are the notation's: F, B, I, W, O.
+    """`what` goes on; `micro_batch` is 0 but for compute, of which `letters` are the notation's: F, B, I, W, N, O.
 
     The smallest mark is shown where several go on.
     """
@@ -62,6 +62,7 @@ PASSES: Mapping[str, str] = {
     "B": "abcdefghij",
     "I": "abcdefghij",
     "W": "ABCDEFGHIJ",
+    "N": "%",
     "O": "#",
 }
 """A training step's characters, in every encoding."""
@@ -71,10 +72,11 @@ PASS_WORDS: Mapping[str, str] = {
     "B": "backward",
     "I": "backward, inputs",
     "W": "backward, weights",
+    "N": "norm of the mesh",
     "O": "optimizer",
 }
 
-_PASS_STYLES: Mapping[str, str] = {"F": "cyan", "B": "yellow", "I": "yellow", "W": "green", "O": "magenta"}
+_PASS_STYLES: Mapping[str, str] = {"F": "cyan", "B": "yellow", "I": "yellow", "W": "green", "N": "red", "O": "magenta"}
 _COMPUTE_STYLES = ("cyan", "yellow", "magenta", "green", "blue", "red", "bright_cyan", "bright_yellow")
 _STYLES: Mapping[What, str] = {
     What.EXCHANGE: "bright_red",
