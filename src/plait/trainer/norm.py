@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+import time
+from collections.abc import Collection, Sequence
 
 import torch
 from torch import Tensor
 
-from plait.comm.contract import Endpoint, Group
+from plait.comm.contract import Endpoint, Group, Traffic
+from plait.comm.tensor_group import Exchanged
 from plait.trainer.held import Span
 
 _BLOCK = 1024
@@ -32,13 +34,32 @@ def square_sum(gradients: Tensor, spans: Sequence[Span]) -> float:
 
 
 class Assembly:
-    """All ranks of the mesh. What they tell each other is the same on all, to the bit."""
+    """All ranks of the mesh. What they tell each other is the same on all, to the bit.
 
-    def __init__(self, endpoint: Endpoint, ranks: int) -> None:
+    `counted`: ranks to which somebody else counts what this rank sends: those of its tensor group.
+    """
+
+    def __init__(self, endpoint: Endpoint, ranks: int, counted: Collection[int] = ()) -> None:
         self._endpoint, self._group = endpoint, Group(tuple(range(ranks)))
+        self._others = [rank for rank in range(ranks) if rank != endpoint.rank and rank not in counted]
+        self._exchanged: Exchanged = 0, ()
+
+    def take(self) -> Exchanged:
+        """What the last exchange sent to those that nobody else counts, and when it began and ended; once."""
+        last, self._exchanged = self._exchanged, (0, ())
+        return last
 
     def told(self, row: Sequence[float], sizes: Sequence[int] = ()) -> list[list[float]]:
         """Every rank's row, in the order of ranks; `sizes`: how many numbers each has, where not as many as this."""
         counts = list(sizes) or [len(row)] * len(self._group.ranks)
-        whole = self._endpoint.all_gather(self._group, torch.tensor(row, dtype=torch.float64), counts)
+        mine = torch.tensor(row, dtype=torch.float64)
+        before, begin = [self._endpoint.traffic(other) for other in self._others], time.perf_counter()
+        whole = self._endpoint.all_gather(self._group, mine, counts)
+        times = ((begin, time.perf_counter()),)
+        self._exchanged = sum(self._sent(*one, mine) for one in zip(self._others, before, strict=True)), times
         return [part.tolist() for part in torch.split(whole, counts)]
+
+    def _sent(self, other: int, before: Traffic, mine: Tensor) -> int:
+        """What the transport wrote. Messages that moved on meanwhile have counted themselves: then it is our row."""
+        now = self._endpoint.traffic(other)
+        return now.payload_bytes - before.payload_bytes if now.messages == before.messages else mine.nbytes

@@ -76,7 +76,7 @@ class TrainingRank:
             group = EndpointGroup(endpoint, layout.tensor_group(numbers[0], rank), record=record)
         self._held = {number: self._hold(number, rank, group, tensors) for number in numbers}
         self.stages: Mapping[int, TrainingStage] = {number: held.stage for number, held in self._held.items()}
-        assembly = Assembly(endpoint, layout.ranks)
+        assembly = Assembly(endpoint, layout.ranks, () if group is None else layout.tensor_group(numbers[0], rank))
         require_counted_once(spec, self._frozen, self._held.values(), assembly)
         place = layout.stages[numbers[0]].ranks.index(rank)
         self._worker = TrainingWorker(

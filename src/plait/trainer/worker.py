@@ -104,6 +104,7 @@ class TrainingWorker:
         self._passed.clear()
         self._losses.clear()
         self._watch = Watch()
+        self.exchanged()  # what was exchanged between steps is no action's
         for stage in self._stages.values():
             stage.clear()
 
@@ -199,7 +200,9 @@ class TrainingWorker:
 
     def exchanged(self) -> Exchanged:
         """See `executor.StepWorker`."""
-        return (0, ()) if self._parts.group is None else self._parts.group.take()
+        sent_bytes, times = (0, ()) if self._parts.group is None else self._parts.group.take()
+        told_bytes, told = self._parts.assembly.take()
+        return sent_bytes + told_bytes, (*times, *told)
 
     def _squares(self) -> tuple[float, Trouble]:
         """Of what this rank counts, and the first trouble that it saw in this step."""
