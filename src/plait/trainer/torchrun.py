@@ -23,6 +23,7 @@ from plait.comm.contract import Endpoint
 from plait.comm.launcher import Environment
 from plait.errors import PeerLost, PlaitError, PlanError, RunError, UsageError
 from plait.plans.file import load_plan_file
+from plait.plans.training_exchanges import step_bytes
 from plait.prober.host import usable_cores
 from plait.ranks.failures import Failed, failure
 from plait.ranks.grace import grace
@@ -118,8 +119,11 @@ def _prepare(
 
 def _predicted(here: Environment, prepared: Prepared, watch: TrainWatch) -> Prediction:
     if prepared.cluster is None and here.hosts > 1:
-        return Prediction(note="not predicted: the plan names no cluster, and the links between hosts are unknown")
-    return predict(prepared.plan, prepared.beginning.spec, prepared.cluster, watch.say)
+        sent = {"comm_bytes": step_bytes(prepared.beginning.spec, prepared.plan, prepared.work.buckets)}
+        return Prediction(
+            sent, note="only bytes are predicted: the plan names no cluster, and links between hosts were not measured"
+        )
+    return predict(prepared.plan, prepared.beginning.spec, prepared.cluster, prepared.work.buckets, watch.say)
 
 
 def _capacity(options: TrainOptions) -> int:

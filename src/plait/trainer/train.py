@@ -49,7 +49,7 @@ def train(
     with reserved_run(run) as place:
         prepared = prepare(model, paths_of(data), options, watch, Started(cores_here()))
         require_this_host(prepared.plan)
-        prediction = predict(prepared.plan, prepared.beginning.spec, prepared.cluster, watch.say)
+        prediction = predict(prepared.plan, prepared.beginning.spec, prepared.cluster, options.buckets, watch.say)
         following = Following(prepared, prediction, watch)
         _run(prepared, following)
         return following.result(place)

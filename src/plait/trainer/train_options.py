@@ -8,6 +8,7 @@ from pathlib import Path
 
 from plait.errors import PlanError
 from plait.plans.split import RECOMPUTE, Recompute
+from plait.plans.training import BUCKETS
 from plait.trainer.settings import OptimizerName, RateName
 
 OPTIMIZERS: tuple[OptimizerName, ...] = ("adamw", "sgd")
@@ -57,7 +58,7 @@ class TrainOptions:
     steps: int = 100
     check_every: int = 10
     timeline: tuple[int, ...] | None = None
-    buckets: int = 4
+    buckets: int = BUCKETS
 
     @property
     def kept_steps(self) -> tuple[int, ...]:
