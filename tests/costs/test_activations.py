@@ -122,6 +122,17 @@ def test_query_and_key_norms_keep_their_inputs() -> None:
     assert more == 10 * (spec.heads + spec.kv_heads) * spec.head_dim * 2
 
 
+def test_kv_heads_that_are_read_unevenly_are_copied_for_every_query_head() -> None:
+    """9 query heads read 3 KV heads; of two ranks the first has 5 query heads, which read 2."""
+    spec = replace(model_preset("llama3-8b"), heads=9, kv_heads=3)
+    share = largest_share(spec, 2)
+    assert (share.heads, share.kv_heads) == (5, 2)
+    even, uneven = (layer_kept(spec, 0, Work(10, 55, one)) for one in (share._replace(heads=4), share))
+    assert even.scores_bytes == 0
+    assert uneven.scores_bytes == 2 * 10 * (5 - 2) * spec.head_dim * 2
+    assert layer_recomputed_bytes(spec, 0, Work(10, 55, share), "selective") == uneven.scores_bytes
+
+
 def test_experts_by_hand() -> None:
     """Mixtral: two experts a token, each with its input and result, gate, up and product; eight probabilities."""
     spec = model_preset("mixtral-8x7b")

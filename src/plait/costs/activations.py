@@ -23,7 +23,7 @@ class Kept(NamedTuple):
     """Bytes on one rank by how they are split. `whole`: on every rank of the group, or over it with sequence split.
 
     `inner`: of the rank's own heads and part of the MLP. `scores`: of unfused attention; what fused attention keeps
-    instead (a float32 a head and position) is in `inner`.
+    instead (a float32 a head and position) is in `inner`. Selective recompute makes `scores` anew.
     """
 
     whole_bytes: float = 0.0
@@ -118,7 +118,11 @@ def _attention(spec: ModelSpec, work: Work) -> Kept:
     """Queries, keys and values; the output projection's input; queries and keys before their norm, if they have one."""
     queries, keys = work.share.heads * spec.head_dim, work.share.kv_heads * spec.head_dim
     widths = 2 * queries + 2 * keys + (queries + keys if spec.qk_norm else 0)
-    return _attended(work, widths)
+    uneven = work.fused and work.share.kv_heads and work.share.heads % work.share.kv_heads
+    if not uneven:
+        return _attended(work, widths)
+    copies = 2 * (queries - keys)  # fused attention wants KV heads that are read alike: each query head gets its own
+    return _attended(work, widths).plus(Kept(scores_bytes=work.tokens * copies * work.item_bytes))
 
 
 def _latent_attention(spec: ModelSpec, work: Work) -> Kept:

@@ -84,7 +84,8 @@ class _Heads(Function):
     """Queries, keys and values as [batch, heads, length, head_dim], queries and keys rotated.
 
     Pairs that rotate together lie half a head apart; they come out side by side, in both alike, so that scores are the
-    same. Where nothing rotates, the parts are views; otherwise values are copied, so that what is kept is kept once.
+    same. Where nothing rotates and KV heads are read evenly, the parts are views; otherwise storages of their own, so
+    that what is kept for the backward holds nothing else.
     """
 
     @staticmethod
@@ -92,11 +93,15 @@ class _Heads(Function):
         ctx.attention, ctx.at = attention, at
         both = attention.heads + attention.kv_heads
         heads = qkv.view(at.batch, at.length, both + attention.kv_heads, attention.head_dim)
-        turned, values = heads[:, :, :both], heads[:, :, both:]
-        if at.rotation is not None:
-            turned, values = _turned(turned, at.rotation), values.clone(memory_format=torch.contiguous_format)
-        parts = [*torch.split(turned, [attention.heads, attention.kv_heads], dim=2), values]
-        queries, keys, values = (part.transpose(1, 2) for part in parts)
+        queries, keys, values = torch.split(heads, [attention.heads, attention.kv_heads, attention.kv_heads], dim=2)
+        if at.rotation is not None and attention.even:
+            turned = _turned(heads[:, :, :both], at.rotation)
+            queries, keys = torch.split(turned, [attention.heads, attention.kv_heads], dim=2)
+            values = _own(values)
+        elif not attention.even:
+            queries = _own(queries) if at.rotation is None else _turned(queries, at.rotation)
+            keys = keys if at.rotation is None else _turned(keys, at.rotation)
+        queries, keys, values = (part.transpose(1, 2) for part in (queries, keys, values))
         return queries, attention.spread(keys), attention.spread(values)
 
     @staticmethod
@@ -113,6 +118,11 @@ class _Heads(Function):
             else:
                 _turn_back(gradient.transpose(1, 2), at.rotation, part)
         return inputs.view(at.batch * at.length, -1), None, None
+
+
+def _own(heads: Tensor) -> Tensor:
+    """A copy with a storage of its own."""
+    return heads.clone(memory_format=torch.contiguous_format)
 
 
 def _split(heads: Tensor, counts: Sequence[int]) -> tuple[Tensor, ...]:
