@@ -76,7 +76,7 @@ def bounds(work: Work) -> Bounds:
     return Bounds(**{what: max(least[what], own[what]) for what in WHATS}, why=why)
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=1024)
 def _rounding(work: Work) -> Mapping[What, float]:
     """The errors of one process against itself in float64."""
     found = dict.fromkeys(WHATS, 0.0)
@@ -122,7 +122,7 @@ class Whole:
         return Whole(expected, Measured.of(expected.gradients, dtype), Measured.of(expected.weights, dtype))
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=1024)
 def whole_steps(work: Work) -> tuple[Whole, ...]:
     """What one process has after each step, to measure against."""
     return tuple(Whole.of(expected, work.dtype) for expected in expected_steps(work))

@@ -71,7 +71,7 @@ def require_learning(work: Work) -> None:
         raise PlanError(f"--frozen {','.join(work.frozen)} freezes all {len(names)} tensors: nothing would learn")
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=1024)
 def expected_steps(work: Work) -> tuple[Expected, ...]:
     """What one process has after each step."""
     return tuple(_steps(work))
