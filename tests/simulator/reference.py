@@ -9,7 +9,16 @@ from plait.costs.protocol import SLEEPS_AFTER_S, Costs
 from plait.plans.action import Action, Kind, Lane
 from plait.plans.layout import Layout
 from plait.plans.round import MicroBatch, Round
-from plait.plans.rules import Link, link, message_bytes, part_counts, partner, positions_by_stage, waits
+from plait.plans.rules import (
+    Link,
+    link,
+    meetings,
+    message_bytes,
+    part_counts,
+    partner,
+    positions_by_stage,
+    waits,
+)
 from plait.spec.model import ModelSpec
 
 Times = dict[Action, tuple[float, float]]
@@ -42,6 +51,8 @@ class _Reference:
         self.taken: dict[Link, list[float]] = defaultdict(list)
         self.free_s: dict[Link, float] = defaultdict(float)
         self.spans: Times = {}
+        self.meetings = {action: met for one in rounds for action, met in meetings(one.actions).items()}
+        self.ready: dict[Action, float] = {}
 
     def run(self) -> Times | None:
         heads = dict.fromkeys(self.lanes, 0)
@@ -60,18 +71,24 @@ class _Reference:
         if any(other not in self.times for other in self.waited[action]):
             return False
         ready_s = max([free_s, *(self.times[other][1] for other in self.waited[action])])
+        start_s = ready_s
+        if action in self.meetings:
+            self.ready[action] = ready_s
+            if any(other not in self.ready for other in self.meetings[action]):
+                return False
+            ready_s = max(self.ready[other] for other in self.meetings[action])
         is_message = action.kind.lane is Lane.P2P
         end_s = self.move(action, ready_s) if is_message else ready_s + self.seconds(action)
         if end_s is None:
             return False
-        self.times[action] = ready_s, end_s
+        self.times[action] = start_s, end_s
         return True
 
     def seconds(self, action: Action) -> float:
         parts = self.parts[action]
         if action.kind.lane is Lane.REDUCE:
             return self.costs.reduce_s(self.layout, action.stage, action.kind, parts)
-        stage_wide = action.kind is Kind.OPTIMIZER
+        stage_wide = action.kind in (Kind.OPTIMIZER, Kind.NORM)
         work = MicroBatch(()) if stage_wide else self.work[action.round][action.micro_batch]
         return self.costs.compute_s(self.layout, action.stage, work, action.kind) / parts
 

@@ -14,6 +14,8 @@ from plait.planner.placement import devices_in_order, training_layout
 from plait.plans.layout import Layout, Stage
 from plait.plans.split import Split, TrainingSetup
 from plait.plans.training import TrainingPlan
+from plait.plans.training_exchanges import step_bytes
+from plait.schedules.step import executed_round
 from plait.simulator.step import StepForecast, forecast_step
 from plait.spec.cluster import Cluster, Device, Host, Network, Wire, equal_machine
 from plait.spec.job import TrainingJob
@@ -179,3 +181,79 @@ def test_what_cannot_be_simulated_on_unequal_machines() -> None:
         "the plan's machines are not equal, and where they have no profile or no dtype in common only data and "
         "pipeline axes can be simulated yet"
     )
+
+
+# --- as the trainer runs it ---------------------------------------------------------------------------------
+
+
+def executed(made: TrainingPlan, spec: ModelSpec = SPEC) -> StepForecast:
+    return forecast_step(made, spec, cluster_preset("a100", made.layout.ranks), executed=True)
+
+
+EXECUTED = [
+    plan(Split()),
+    plan(Split(pp=4)),
+    plan(Split(dp=4), zero=1),
+    plan(Split(dp=2, pp=2, tp=2), zero=1),
+    plan(Split(dp=2, pp=4), "zb-v", 8, 2),
+    plan(Split(pp=4), "interleaved", 8, 2),
+]
+
+
+@pytest.mark.parametrize("made", EXECUTED)
+def test_the_executed_round_is_the_trainers(made: TrainingPlan) -> None:
+    """Predicted and measured spans join action by action."""
+    found = executed(made)
+    assert found.round == executed_round(0, made, SPEC)
+    joined = {(span.action, span.rank) for span in found.timeline.spans}
+    first = [made.layout.stages[stages[0]].ranks[0] for stages in made.layout.positions]
+    assert joined == {(action, rank) for rank, of in zip(first, found.round.actions, strict=True) for action in of}
+
+
+@pytest.mark.parametrize("made", EXECUTED)
+def test_executed_bytes_are_those_of_the_rule(made: TrainingPlan) -> None:
+    """But for sums within a tensor group at the last backward, and what dividing over ranks and buckets rounds off."""
+    total = sum(step_bytes(SPEC, made).values())
+    assert executed(made).predicted["comm_bytes"] == pytest.approx(total, rel=1e-4)
+
+
+def test_executed_times_are_near_those_of_the_search() -> None:
+    """T is not counted twice: it left G. What buckets hide may differ, no more."""
+    for made in EXECUTED:
+        search, run = forecast(made).predicted, executed(made).predicted
+        assert run["step_s"] == pytest.approx(search["step_s"], rel=0.05)
+    made = plan(Split(pp=4))
+    costs = [forecast_step(made, SPEC, cluster_preset("a100", 4), executed=yes).timeline for yes in (False, True)]
+    last = [{span.action.kind.value: span for span in one.spans if span.rank == 3} for one in costs]
+    updates = [one["O"].end_s - one["O"].start_s for one in last]
+    tied = last[1]["T"]
+    exchange_s = next(part.end_s - part.start_s for part in tied.parts if part.what == "transfer")
+    assert updates[0] == pytest.approx(updates[1] + exchange_s)
+
+
+def test_untied_models_have_no_t() -> None:
+    spec = replace(SPEC, tied=False)
+    kinds = {span.action.kind.value for span in executed(plan(Split(pp=4)), spec).timeline.spans}
+    assert "T" not in kinds
+    assert "N" in kinds
+
+
+def test_buckets_of_the_executed_round() -> None:
+    made = plan(Split(dp=4))
+    found = forecast_step(made, SPEC, cluster_preset("a100", 4), executed=True, buckets=7)
+    assert sum(span.action.kind.value == "G" for span in found.timeline.spans) == 7
+
+
+def test_memory_does_not_know_the_norm() -> None:
+    made = plan(Split(dp=2, pp=2))
+    assert executed(made).predicted["peak_bytes"] == forecast(made).predicted["peak_bytes"]
+
+
+def test_unequal_machines_run_t_and_n_too() -> None:
+    found = forecast_step(on_unequal(12), SPEC, UNEQUAL, executed=True)
+    assert found.round == executed_round(0, on_unequal(12), SPEC)
+    spans = {(span.action.kind.value, span.rank): span for span in found.timeline.spans}
+    assert spans["N", 0].end_s == spans["N", 1].end_s
+    assert spans["T", 0].payload_bytes == spans["T", 1].payload_bytes > 0
+    search = forecast_step(on_unequal(12), SPEC, UNEQUAL).predicted
+    assert found.predicted["step_s"] >= search["step_s"]

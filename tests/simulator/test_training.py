@@ -13,9 +13,10 @@ from plait.plans.action import Action, Kind
 from plait.plans.layout import Layout, Stage
 from plait.plans.round import MicroBatch, Round, Row
 from plait.simulator.simulate import simulate
+from plait.timeline.span import Part
 from plait.timeline.timeline import Timeline
 from plait.timeline.training_metrics import training_metrics
-from tests.simulator.training_rounds import TINY, make_step, seconds_of, work_of
+from tests.simulator.training_rounds import TINY, make_lowered_step, make_step, seconds_of, work_of
 
 
 def when(timeline: Timeline, letters: str, stage: int) -> list[tuple[float, float]]:
@@ -101,6 +102,71 @@ def test_a_reduction_runs_beside_computing() -> None:
     got = training_metrics(timeline, layout, model_flops=13e12, peak_flops=4e12, peak_bytes=77)
     assert (got["compute_s"], got["transfer_s"], got["wait_s"]) == (3.5, 3.0, 0.0)
     assert (got["comm_bytes"], got["mfu"], got["peak_bytes"]) == (1000, 0.5, 77)
+
+
+def test_a_tied_embedding_and_the_norm_by_hand() -> None:
+    """1F1B over 3 positions, one micro-batch, F 1 s, B 2 s, no latency; T 0.5 s, N 0.25 s (0.125 exchanged), O 0.125 s.
+
+    F 0-1, 1-2, 2-3; B of stage 2 at 3-5, of 1 at 5-7, of 0 at 7-9. T of stage 2 waits from 5, of stage 0 from 9: both
+    until 9.5. Stage 1 comes to its N at 7, the others at 9.5: all until 9.75. Then O.
+    """
+    layout, one = make_lowered_step("1f1b", 3, 1, 1, capacity=2, replicas=1, buckets=1, tied=True, norm=True)
+    ends = {Kind.REDUCE_TIED: 0.5, Kind.NORM: 0.25, Kind.OPTIMIZER: 0.125}
+    seconds = seconds_of(3) | {(stage, kind): s for stage in range(3) for kind, s in ends.items()}
+    exchanges = {(stage, Kind.NORM): Exchange(0.125, 112) for stage in range(3)}
+    timeline = simulate(layout, [one], FixedCosts(kind_seconds=seconds, exchanges=exchanges), TINY)
+    assert [when(timeline, "T", stage) for stage in range(3)] == [[(9.0, 9.5)], [], [(5.0, 9.5)]]
+    assert [when(timeline, "N", stage) for stage in range(3)] == [[(9.5, 9.75)], [(7.0, 9.75)], [(9.5, 9.75)]]
+    assert [when(timeline, "O", stage) for stage in range(3)] == [[(9.75, 9.875)]] * 3
+    by_name = {(span.action.kind.value, span.action.stage): span for span in timeline.spans}
+    assert by_name["N", 1].payload_bytes == 112
+    assert by_name["N", 1].parts == (
+        Part("wait", 7.0, 9.5),
+        Part("compute", 9.5, 9.625),
+        Part("transfer", 9.625, 9.75),
+    )
+    assert by_name["T", 2].parts == (Part("wait", 5.0, 9.0), Part("transfer", 9.0, 9.5))
+    assert by_name["T", 0].parts == (Part("transfer", 9.0, 9.5),)
+    got = training_metrics(timeline, layout)
+    assert got["compute_s"] == pytest.approx(3 * (3.0 + 0.125 + 0.125))
+    assert got["transfer_s"] == pytest.approx(2 * 0.5 + 3 * 0.125)
+
+
+def test_one_position_with_both_ends_meets_nobody_in_t() -> None:
+    """A V over 2 positions: behind all G the T of stage 3 does nothing, that of stage 0 is the exchange; N meets N."""
+    layout, one = make_lowered_step("zb-v", 2, 1, 2, capacity=2, replicas=2, buckets=1, tied=True, norm=True)
+    seconds = seconds_of(4) | {(0, Kind.REDUCE_TIED): 0.5}
+    timeline = simulate(layout, [one], FixedCosts(kind_seconds=seconds), TINY, replicas=False)
+    (first,), (last,) = when(timeline, "T", 0), when(timeline, "T", 3)
+    (end_0,) = when(timeline, "W", 0)
+    assert last == (end_0[1], end_0[1])
+    assert first == (end_0[1], end_0[1] + 0.5)
+    assert {end for _, end in (*when(timeline, "N", 0), *when(timeline, "N", 1))} == {first[1]}
+
+
+def test_positions_of_one_host_meet_too() -> None:
+    """Two positions on one core, a micro-batch: 6 s of passes one after another; then both N at half speed."""
+    layout, one = make_lowered_step("1f1b", 2, 1, 1, capacity=2, replicas=1, buckets=1, norm=True)
+    together = replace(layout, stages=tuple(replace(stage, host="box") for stage in layout.stages))
+    seconds = seconds_of(2) | {(stage, Kind.NORM): 0.5 for stage in (0, 1)}
+    timeline = simulate(together, [one], FixedCosts(kind_seconds=seconds, cores=1), TINY)
+    assert when(timeline, "N", 0) == [pytest.approx((6.0, 7.0))]
+    assert when(timeline, "N", 1) == [pytest.approx((4.0, 7.0))]
+
+
+def test_a_norm_that_one_position_never_comes_to() -> None:
+    layout, one = make_lowered_step("1f1b", 2, 1, 1, capacity=2, replicas=1, buckets=1, tied=True, norm=True)
+    late = [action for action in one.actions[0] if action.kind is not Kind.NORM]
+    late.insert(0, Action(0, 0, Kind.NORM, 0))
+    with pytest.raises(PlanError) as raised:
+        simulate(layout, [replace(one, actions=(tuple(late), one.actions[1]))], FixedCosts(), TINY)
+    assert str(raised.value) == (
+        "deadlock: 0:0N0 waits for 0:0T0; 0:0SF0 waits for 0:0F0; 0:0T0 waits for 0:0B0; 0:1F0 waits for 0:1RF0; "
+        "0:1RF0 waits for 0:0SF0; 0:1T0 waits for 0:1B0"
+    )
+    bare = tuple(tuple(a for a in of if a.kind is not Kind.REDUCE_TIED) for of in (late, one.actions[1]))
+    with pytest.raises(PlanError, match=r"^deadlock: 0:0N0 waits for 0:1N0; "):
+        simulate(layout, [replace(one, actions=bare)], FixedCosts(), TINY)
 
 
 def test_stages_of_one_position_send_each_other_nothing() -> None:

@@ -49,14 +49,16 @@ def cases(draw: st.DrawFn, capacities: tuple[int, ...] = (1, 2, 64)) -> Case:
     if draw(st.booleans()):
         layout, one = make_step(*shape, reduces=draw(st.booleans()), capacity=capacity, ranks_each=ranks)
     else:
-        buckets = draw(st.integers(1, 3))
-        layout, one = make_lowered_step(*shape, capacity=capacity, replicas=ranks, buckets=buckets)
+        buckets, tied, norm = draw(st.integers(1, 3)), draw(st.booleans()), draw(st.booleans())
+        how = {"capacity": capacity, "replicas": ranks, "buckets": buckets, "tied": tied, "norm": norm}
+        layout, one = make_lowered_step(*shape, **how)
     return layout, one, draw(costs_of(len(layout.stages)))
 
 
 @st.composite
 def costs_of(draw: st.DrawFn, stages: int) -> FixedCosts:
-    kinds = [*PASSES, Kind.OPTIMIZER, Kind.REDUCE_GRADIENTS, Kind.GATHER_PARAMETERS]
+    ends = [Kind.OPTIMIZER, Kind.REDUCE_GRADIENTS, Kind.GATHER_PARAMETERS, Kind.REDUCE_TIED, Kind.NORM]
+    kinds = [*PASSES, *ends]
     return FixedCosts(
         kind_seconds={(stage, kind): draw(SECONDS) for stage in range(stages) for kind in kinds},
         any_link=LinkCost(draw(SECONDS), draw(BANDWIDTHS), draw(st.sampled_from([0.0, 0.125])), draw(st.booleans())),
@@ -90,7 +92,15 @@ def test_what_the_passes_make_never_gets_stuck(data: st.DataObject) -> None:
     schedule, virtual = data.draw(st.sampled_from(SCHEDULES))
     positions, micro_batches, capacity = (data.draw(st.integers(1, most)) for most in (4, 6, 3))
     layout, one = make_lowered_step(
-        schedule, positions, micro_batches, virtual, capacity=capacity, replicas=2, buckets=data.draw(st.integers(1, 3))
+        schedule,
+        positions,
+        micro_batches,
+        virtual,
+        capacity=capacity,
+        replicas=2,
+        buckets=data.draw(st.integers(1, 3)),
+        tied=data.draw(st.booleans()),
+        norm=data.draw(st.booleans()),
     )
     costs = data.draw(costs_of(len(layout.stages)))
     assert len(simulate(layout, [one], costs, TINY).spans) == 2 * sum(map(len, one.actions))

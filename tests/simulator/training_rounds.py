@@ -53,12 +53,21 @@ def make_step(
 
 
 def make_lowered_step(
-    schedule: str, positions: int, micro_batches: int, virtual: int, *, capacity: int, replicas: int, buckets: int
+    schedule: str,
+    positions: int,
+    micro_batches: int,
+    virtual: int,
+    *,
+    capacity: int,
+    replicas: int,
+    buckets: int,
+    tied: bool = False,
+    norm: bool = False,
 ) -> tuple[Layout, Round]:
     """The same step as the passes of `schedules` make it: of `replicas`, with reductions, updates and ZeRO's gather."""
     plain, _ = make_step(schedule, positions, micro_batches, virtual, capacity=capacity, ranks_each=replicas)
     setup = TrainingSetup(Split(dp=replicas, pp=positions), schedule, 1, micro_batches, virtual, zero=1)
-    return plain, make_training_round(0, plain, setup, work_of(micro_batches), buckets)
+    return plain, make_training_round(0, plain, setup, work_of(micro_batches), buckets, tied=tied, norm=norm)
 
 
 def around(action: Action, stages: int, position_of: tuple[int, ...]) -> list[Action]:

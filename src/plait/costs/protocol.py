@@ -81,21 +81,24 @@ class Costs(Protocol):
     """
 
     def compute_s(self, layout: Layout, stage: int, micro_batch: MicroBatch, kind: Kind = Kind.FORWARD) -> float:
-        """Seconds of a computation of the stage (F, B, I, W or O), while nothing else computes on its host.
+        """Seconds of a computation of the stage (F, B, I, W, O or N), while nothing else computes on its host.
 
         What it recomputes and what it exchanges inside (tensor and expert axes) are in it. An `OPTIMIZER` step is of
-        the whole stage: `micro_batch` is empty then.
+        the whole stage, a `NORM` of its position: `micro_batch` is empty then. What N waits for others is not in it.
         """
 
     def exchange(self, layout: Layout, stage: int, micro_batch: MicroBatch, kind: Kind) -> Exchange:
         """What that computation exchanges inside; its seconds are some of `compute_s`, not more.
 
         Bytes are those of each rank of a tensor group (`Exchange.by_rank`), and in generation exactly what its links
-        are given (`plans.exchanges`). Never asked of a stage that has one rank.
+        are given (`plans.exchanges`). Of a stage that has one rank only a `NORM` is asked.
         """
 
     def reduce_s(self, layout: Layout, stage: int, kind: Kind, parts: int = 1) -> float:
-        """Seconds of a stage's `REDUCE_GRADIENTS` or `GATHER_PARAMETERS`; of one of `parts` equal parts of it."""
+        """Seconds of a stage's `REDUCE_GRADIENTS`, `REDUCE_TIED` or `GATHER_PARAMETERS`; of one of `parts` equal parts.
+
+        What a `REDUCE_TIED` waits for the other stage is not in it.
+        """
 
     def reduce_bytes(self, layout: Layout, stage: int, kind: Kind, parts: int = 1) -> int:
         """Bytes that each rank of the stage puts on its links for it; for one of `parts` equal parts."""

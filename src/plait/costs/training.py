@@ -173,7 +173,7 @@ class TrainingModel:
         Without replicas there is no reduction in a round: the exchange then counts with the optimizer.
         """
         split, layers = setup.split, cut[stage]
-        tail = self.reductions.tail(setup, self._own_parameters(setup, cut, stage), self._count((layers,)))
+        tail = self.reductions.tail(setup, self.own_parameters(setup, cut, stage), self.count((layers,)))
         tied_s = tied_bytes = 0.0
         if layers[0] == 0 or layers[1] == self.spec.layers:
             tied_s, tied_bytes = self._tied(setup, 0 if layers[0] == 0 else split.pp - 1)
@@ -183,10 +183,10 @@ class TrainingModel:
 
     def stage_state_bytes(self, setup: TrainingSetup, cut: Cut, stage: int) -> int:
         """Weights, gradients and optimizer states of one stage on a device."""
-        parameters = self._own_parameters(setup, cut, stage)
+        parameters = self.own_parameters(setup, cut, stage)
         return round(state_bytes(parameters, self.recipe, setup.zero, setup.split).total_bytes)
 
-    def _own_parameters(self, setup: TrainingSetup, cut: Cut, stage: int) -> RankParameters:
+    def own_parameters(self, setup: TrainingSetup, cut: Cut, stage: int) -> RankParameters:
         """What a stage adds to those before it on its position, where a tied embedding may lie already."""
         held = next((stages for stages in positions(setup) if stage in stages), (stage,))
         before = [cut[each] for each in held[: held.index(stage)]]
@@ -263,7 +263,7 @@ class TrainingModel:
 
     def _position_tail(self, setup: TrainingSetup, cut: Cut, position: int, parameters: RankParameters) -> StageTail:
         """A position's, with the part of its reduction alone that nothing hides."""
-        tail = self.reductions.tail(setup, parameters, self._count(_ranges(setup, cut)[position]))
+        tail = self.reductions.tail(setup, parameters, self.count(_ranges(setup, cut)[position]))
         tied_s, tied_bytes = self._tied(setup, position)
         exposed_s = (1 - self.profile.hidden_reduction) * tail.reduce_s
         return tail._replace(reduce_s=exposed_s + tied_s, reduced_bytes=tail.reduced_bytes + tied_bytes)
@@ -277,7 +277,7 @@ class TrainingModel:
         channel = stage_link(self.fabric, split, 0, split.pp - 1)
         return channel.message_s(gradient), gradient
 
-    def _count(self, ranges: tuple[tuple[int, int], ...]) -> int:
+    def count(self, ranges: tuple[tuple[int, int], ...]) -> int:
         """Tensors of these ranges of layers."""
         found = self._tensors.get(ranges)
         if found is None:

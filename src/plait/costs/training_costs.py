@@ -82,11 +82,11 @@ class TrainingCosts:
         Where a tensor group's ranks each send a part, together they are so many times as wide, and gathering takes a
         while longer (`TrainingModel.hand_over_s`).
         """
-        width = len(layout.stages[source].ranks)
-        ends = layout.stages[source].ranks[0] // width, layout.stages[to].ranks[0] // width
-        found = self._links.get(ends)
+        found = self._links.get((source, to))
         if found is None:
-            found = self._links[ends] = self._link(*ends)
+            of_ranks = {layout.stages[held[0]].ranks: position for position, held in enumerate(layout.positions)}
+            ends = (of_ranks[layout.stages[stage].ranks] for stage in (source, to))
+            found = self._links[source, to] = self._link(*ends)
         return found
 
     def _link(self, source: int, to: int) -> LinkCost:

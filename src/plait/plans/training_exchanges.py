@@ -102,12 +102,39 @@ def step_bytes(spec: ModelSpec, plan: TrainingPlan, buckets: int = BUCKETS) -> d
     """
     layout, ranks = plan.layout, plan.layout.ranks
     found = {"dp": 0, "pp": 0, "tp": ranks * (layout.tp - 1) * NORM_BYTES}
-    found["dp"] += ranks * (ranks - layout.tp) * NORM_BYTES + _tied_bytes(spec, plan)
+    found["dp"] += ranks * (ranks - layout.tp) * NORM_BYTES + (tied_bytes(spec, layout) if spec.tied else 0)
     for stage, parts in enumerate(plan.parts(buckets)):
-        found["dp"] += _replica_bytes(spec, plan, stage, parts)
+        found["dp"] += reduced_bytes(spec, layout, plan.setup, stage) + gathered_bytes(spec, layout, plan.setup, stage)
         found["pp"] += _message_bytes(spec, plan, stage)
         found["tp"] += _tensor_bytes(spec, plan, stage, parts)
     return found
+
+
+def reduced_bytes(spec: ModelSpec, layout: Layout, setup: TrainingSetup, stage: int) -> int:
+    """What all ranks of a stage send in its G: 2 (n - 1) times the gradients for n replicas, with ZeRO half of that.
+
+    Without a tied embedding that has its T.
+    """
+    where = layout.stages[stage]
+    others, wide = len(where.ranks) // layout.tp - 1, max(4, DTYPE_BYTES[where.dtype])
+    return others * _learned_items(spec, layout, stage) * wide * (1 if setup.zero else 2)
+
+
+def gathered_bytes(spec: ModelSpec, layout: Layout, setup: TrainingSetup, stage: int) -> int:
+    """What all ranks of a stage send in its A, where ZeRO has one: the updated weights of each to all others."""
+    if not setup.zero:
+        return 0
+    where = layout.stages[stage]
+    return (len(where.ranks) // layout.tp - 1) * _learned_items(spec, layout, stage) * DTYPE_BYTES[where.dtype]
+
+
+def tied_bytes(spec: ModelSpec, layout: Layout) -> int:
+    """What all that hold a part of a tied embedding on the first or the last stage send in T; 0 where they are one."""
+    first, last = layout.stages[0], layout.stages[-1]
+    if first is last:
+        return 0
+    holders = len({*first.ranks, *last.ranks}) // layout.tp
+    return 2 * (holders - 1) * spec.vocab * spec.hidden * max(4, DTYPE_BYTES[first.dtype])
 
 
 # --- inside an action ---------------------------------------------------------------------------------------
@@ -189,6 +216,12 @@ def _storage_parts(spec: ModelSpec, layout: Layout, stage: int, shard: Shard, pa
     return make_storage(spec, layers, shard_tensors(spec, *layers, shard), shard, parts, frozenset()).parts
 
 
+def _learned_items(spec: ModelSpec, layout: Layout, stage: int) -> int:
+    """Items of the flat storages of all ranks of a tensor group, but for a tied embedding; cuts into parts add none."""
+    shards = make_shards(spec, layout.tp, layout.stages[stage].shares)
+    return sum(_storage_parts(spec, layout, stage, shard, 1)[-1].end for shard in shards)
+
+
 def _kv_copies(spec: ModelSpec, shards: tuple[Shard, ...]) -> int:
     """KV heads that several ranks hold."""
     held = Counter(head for shard in shards for head in range(*shard.kv_heads))
@@ -235,22 +268,3 @@ def _message_bytes(spec: ModelSpec, plan: TrainingPlan, stage: int) -> int:
         return 0
     tokens = setup.micro_batch * plan.sequence
     return 2 * setup.split.dp * setup.micro_batches * tokens * spec.hidden * DTYPE_BYTES[stages[stage].dtype]
-
-
-def _replica_bytes(spec: ModelSpec, plan: TrainingPlan, stage: int, parts: int) -> int:
-    """Gradients summed over the replicas: each sends 2 (n - 1) ÷ n of them, with ZeRO half of that, and weights."""
-    layout, replicas = plan.layout, plan.setup.split.dp
-    item = DTYPE_BYTES[layout.stages[stage].dtype]
-    shards = make_shards(spec, layout.tp, layout.stages[stage].shares)
-    items = sum(_storage_parts(spec, layout, stage, shard, parts)[-1].end for shard in shards)
-    each = max(4, item) + item if plan.setup.zero else 2 * max(4, item)
-    return (replicas - 1) * items * each
-
-
-def _tied_bytes(spec: ModelSpec, plan: TrainingPlan) -> int:
-    """A tied embedding's gradient, summed over all that hold the same rows of it on the first or the last stage."""
-    first, last = plan.layout.stages[0], plan.layout.stages[-1]
-    if not spec.tied or first is last:
-        return 0
-    holders = len({*first.ranks, *last.ranks}) // plan.layout.tp
-    return 2 * (holders - 1) * spec.vocab * spec.hidden * max(4, DTYPE_BYTES[first.dtype])

@@ -33,6 +33,29 @@ class Channel:
     free_s: float = 0.0
 
 
+@dataclass(slots=True)
+class Meeting:
+    """Actions of several positions that begin and end together (`rules.meetings`): none goes on before all are there.
+
+    `ready_s`: of those that have arrived, by action, when all that they themselves wait for was done. `waiting`: their
+    lanes, until the last one comes.
+    """
+
+    actions: tuple[Action, ...]
+    ready_s: dict[Action, float] = field(default_factory=dict)
+    waiting: list[LaneState] = field(default_factory=list)
+
+    @property
+    def missing(self) -> Action | None:
+        """The first that has not arrived."""
+        return next((action for action in self.actions if action not in self.ready_s), None)
+
+    def arrive(self, action: Action, ready_s: float) -> float | None:
+        """When all are there; None as long as one is missing."""
+        self.ready_s[action] = ready_s
+        return max(self.ready_s.values()) if self.missing is None else None
+
+
 class Work(NamedTuple):
     """A step of a compute or reduce lane: seconds alone, of which it exchanges some at its end, and bytes sent.
 
@@ -67,7 +90,8 @@ class LaneState:
     compute or reduce lane has `works`, the p2p lane `moves` with each one's number among the messages of its channel,
     and `moved_s`: when the link was there for a send, or the message for a receive. `sent_s`: of buffered sends, by
     index, when the link has sent them; `ends_s` is when the lane went on. `waiting`: lanes that wait for one of this
-    lane's steps. `shares`: the step at the head runs on a shared host, its end is not known yet.
+    lane's steps. `shares`: the step at the head runs on a shared host, its end is not known yet. `meets`: steps that
+    wait for those of other positions, by index; `met_s`: when these were all there.
     """
 
     position: int
@@ -83,6 +107,8 @@ class LaneState:
     others: tuple[LaneState, ...] = ()
     waiting: list[tuple[int, LaneState]] = field(default_factory=list)
     shares: bool = False
+    meets: dict[int, Meeting] = field(default_factory=dict)
+    met_s: dict[int, float] = field(default_factory=dict)
 
     @property
     def is_done(self) -> bool:

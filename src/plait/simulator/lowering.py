@@ -20,6 +20,7 @@ from plait.plans.round import MicroBatch, Round
 from plait.plans.rules import (
     Link,
     link,
+    meetings,
     message_bytes,
     part_counts,
     partner,
@@ -27,7 +28,7 @@ from plait.plans.rules import (
     rank_message_bytes,
     waits,
 )
-from plait.simulator.lanes import Channel, LaneState, Move, Work
+from plait.simulator.lanes import Channel, LaneState, Meeting, Move, Work
 
 _LANES = tuple(Lane)
 _COMPUTE, _P2P = _LANES.index(Lane.COMPUTE), _LANES.index(Lane.P2P)
@@ -101,11 +102,15 @@ class Lowering:
     def add(self, one: Round) -> None:
         """Append a round's actions to the lanes."""
         shapes, sizes = self._shapes_of(one.work)
+        met = _meetings(one)
         for lanes, actions in zip(self.lanes, one.actions, strict=True):
             bases = [len(lane.actions) for lane in lanes]
             for form in self._formed(actions, one.number):
                 lane = lanes[form.lane]
                 taken = [actions[place] for place in form.places]
+                if met:
+                    first = len(lane.actions)
+                    lane.meets |= {first + at: met[action] for at, action in enumerate(taken) if action in met}
                 lane.actions += taken
                 for which, needed in form.needs:
                     column, base = lane.needs[which], bases[_OTHERS[form.lane][which]]
@@ -161,7 +166,7 @@ class Lowering:
         seconds = costs.compute_s(layout, stage, micro_batch, kind) / parts
         where = layout.stages[stage]
         load = costs.load(layout, stage, micro_batch) if where.host in self.shared else 0
-        if len(where.ranks) == 1:
+        if len(where.ranks) == 1 and kind is not Kind.NORM:
             return Work(seconds, load)
         inside = costs.exchange(layout, stage, micro_batch, kind)
         each = tuple(sent_bytes // parts for sent_bytes in inside.each)
@@ -222,8 +227,14 @@ class Lowering:
 
 
 _REDUCES = frozenset(kind.value for kind in Kind if kind.lane is Lane.REDUCE)
-_OF_STAGE = _REDUCES | {Kind.OPTIMIZER.value}
+_OF_STAGE = _REDUCES | {Kind.OPTIMIZER.value, Kind.NORM.value}
 _SENDS = frozenset(kind.value for kind in Kind if kind.sends)
+
+
+def _meetings(one: Round) -> dict[Action, Meeting]:
+    """By action, what it meets: one object for all that meet."""
+    made: dict[tuple[Action, ...], Meeting] = {}
+    return {action: made.setdefault(found, Meeting(found)) for action, found in meetings(one.actions).items()}
 
 
 def _fill(column: list[int], length: int) -> None:

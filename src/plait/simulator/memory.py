@@ -117,7 +117,7 @@ class _Changes:
         """What an action of the compute lane changes."""
         number, stage, kind, micro_batch, part = action
         letters = kind._value_  # an enum's hash is slow Python
-        shape = self._shape_of[number][micro_batch] if letters != _OPTIMIZER else -1
+        shape = self._shape_of[number][micro_batch] if letters not in _OF_STAGE else -1
         change = self._known.get((stage, letters, shape)) if part is None else None
         if change is None:
             work = self._work[number][micro_batch] if shape >= 0 else MicroBatch(())
@@ -129,7 +129,7 @@ class _Changes:
     def _change(self, stage: int, kind: Kind, micro_batch: MicroBatch, part: int, parts: int) -> _Change:
         working = self._memory.working_bytes(self._layout, stage, micro_batch, kind)
         letters = kind._value_
-        if letters == _OPTIMIZER:
+        if letters in _OF_STAGE:
             return _Change(working, -working)
         held = self._memory.held(self._layout, stage, micro_batch)
         if letters == _FORWARD:
@@ -144,7 +144,9 @@ _FREED: Mapping[str, Callable[[Held], int]] = {
     Kind.BACKWARD_WEIGHT.value: attrgetter("until_weight_bytes"),
 }
 _COMPUTING = frozenset(kind.value for kind in Kind if kind.lane is Lane.COMPUTE)
-_FORWARD, _OPTIMIZER = Kind.FORWARD.value, Kind.OPTIMIZER.value
+_FORWARD = Kind.FORWARD.value
+_OF_STAGE = frozenset((Kind.OPTIMIZER.value, Kind.NORM.value))
+"""Computations of no micro-batch: all that they take they give back."""
 
 
 def _shape(micro_batch: MicroBatch) -> tuple[object, ...]:

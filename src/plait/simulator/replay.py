@@ -43,7 +43,8 @@ class Replay:
             stage, start_s, end_s = ended
             lane = self._lowering.compute_lane(stage)
             lane.shares = False
-            lane.starts_s.append(start_s)
+            met = lane.meets.get(len(lane.ends_s))
+            lane.starts_s.append(start_s if met is None else met.ready_s[lane.actions[len(lane.ends_s)]])
             lane.ends_s.append(end_s)
             woken.append(lane)
             if lane.waiting:
@@ -68,6 +69,18 @@ class Replay:
             known = self._speeds[running] = tuple(self._costs.speeds(self._layout, running))
         return known
 
+    def _met(self, lane: LaneState, at: int, ready_s: float) -> float | None:
+        """When all are there that step `at` meets; until then the lane waits for the last of them."""
+        meeting = lane.meets[at]
+        met_s = meeting.arrive(lane.actions[at], ready_s)
+        if met_s is None:
+            meeting.waiting.append(lane)
+            return None
+        self._woken += meeting.waiting
+        meeting.waiting.clear()
+        lane.met_s[at] = met_s
+        return met_s
+
     def _wake(self, lane: LaneState) -> None:
         """Let those go on that wait for a step that is now done."""
         done = len(lane.ends_s)
@@ -86,6 +99,7 @@ class Replay:
         first_s, second_s = first.ends_s, second.ends_s
         first_done, second_done = len(first_s), len(second_s)
         of_first, of_second = lane.needs
+        meets = lane.meets
         begun = at = len(ends_s)
         now_s = ends_s[-1] if at else 0.0
         for at in range(begun, len(works)):
@@ -101,7 +115,14 @@ class Replay:
                     break
                 if second_s[needed] > now_s:
                     now_s = second_s[needed]
-            starts_s.append(now_s)
+            if meets and at in meets:
+                met_s = self._met(lane, at, now_s)
+                if met_s is None:
+                    break
+                starts_s.append(now_s)
+                now_s = met_s
+            else:
+                starts_s.append(now_s)
             now_s += works[at][0]
             ends_s.append(now_s)
         if lane.waiting and len(ends_s) > begun:
@@ -120,6 +141,11 @@ class Replay:
                     return
                 if other.ends_s[needed] > ready_s:
                     ready_s = other.ends_s[needed]
+        if at in lane.meets:
+            met_s = self._met(lane, at, ready_s)
+            if met_s is None:
+                return
+            ready_s = met_s
         lane.shares = True
         work = lane.works[at]
         host = self._hosts[lane.position]
@@ -201,6 +227,8 @@ class Replay:
         for other, needs in zip(lane.others, lane.needs, strict=True):
             if needs and needs[at] >= len(other.ends_s):
                 return f"{name} waits for {format_action(other.actions[needs[at]])}"
+        if at in lane.meets and (missing := lane.meets[at].missing) is not None:
+            return f"{name} waits for {format_action(missing)}"
         move = lane.moves[at]
         if move.sends:
             return f"{name} waits for {_room(move.channel, self._capacity)}"

@@ -7,7 +7,8 @@ link, then keeps lane and link for bytes ÷ bandwidth; the message is there `lat
 (`LinkCost.buffered`) takes the message as soon as there is room, and the lane goes on; it sends one message after the
 other. The span of such a send ends when the link has sent it, so that it may reach over those after it in its lane. A
 receive ends when it is first in its lane and its message is there. Reductions run beside computations, in a lane of
-their own.
+their own. What meets actions of other positions (`rules.meetings`) begins when it is first in its lane, and waits until
+all of them are there.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from plait.costs.protocol import Costs
-from plait.plans.action import Action, Kind
+from plait.plans.action import Action, Kind, Lane
 from plait.plans.collection import no_collection
 from plait.plans.layout import Layout
 from plait.plans.round import Round
@@ -81,6 +82,17 @@ _new = tuple.__new__
 
 
 def _of_works(lane: LaneState, rank: int, epoch: int, index: int) -> list[Span]:
+    spans = _plain_works(lane, rank, epoch, index)
+    for at, met_s in lane.met_s.items():
+        action, work, start_s, end_s = lane.actions[at], lane.works[at], lane.starts_s[at], lane.ends_s[at]
+        turn_s = end_s - work.exchange_s if action.kind.lane is Lane.COMPUTE else met_s
+        bounds = ((WAIT, start_s, met_s), (COMPUTE, met_s, turn_s), (TRANSFER, turn_s, end_s))
+        parts = tuple(Part(*bound) for bound in bounds if bound[2] > bound[1])
+        spans[at] = spans[at]._replace(parts=parts)
+    return spans
+
+
+def _plain_works(lane: LaneState, rank: int, epoch: int, index: int) -> list[Span]:
     return [
         _new(
             Span,

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+from plait.costs.executed_costs import ExecutedCosts
 from plait.costs.states import rank_parameters
 from plait.costs.training import TrainingModel
 from plait.costs.training_costs import TrainingCosts
@@ -14,8 +15,8 @@ from plait.errors import PlanError
 from plait.plans.action import Kind
 from plait.plans.check_training import check_training_plan
 from plait.plans.round import Round
-from plait.plans.training import TrainingPlan
-from plait.schedules.step import make_training_round, sequences
+from plait.plans.training import BUCKETS, TrainingPlan
+from plait.schedules.step import executed_round, make_training_round, sequences
 from plait.simulator.memory import memory_over_time
 from plait.simulator.simulate import simulate
 from plait.simulator.unequal import UnequalCosts
@@ -46,13 +47,23 @@ class StepForecast:
     note: str
 
 
-def forecast_step(plan: TrainingPlan, spec: ModelSpec, cluster: Cluster | None) -> StepForecast:
-    """Predict a step without running it. Errors: PlanError, also for a plan without machines."""
+def forecast_step(
+    plan: TrainingPlan, spec: ModelSpec, cluster: Cluster | None, *, executed: bool = False, buckets: int = BUCKETS
+) -> StepForecast:
+    """Predict a step without running it. Errors: PlanError, also for a plan without machines.
+
+    `executed`: the step as the trainer runs it, so that its timeline can be laid on a measured one: with T and N, with
+    `buckets` of each stage, and with the bytes that each rank sends. Without it the step is as a search counts it: what
+    T exchanges is in the reductions, and buckets are as many as the device's profile hides.
+    """
     check_training_plan(plan, spec)
-    machines = _priced(plan, spec, cluster)
+    machines = _priced(plan, spec, cluster, executed=executed)
     work = sequences(plan.setup.micro_batches, plan.setup.micro_batch, plan.sequence)
-    one = make_training_round(0, plan.layout, plan.setup, work, machines.buckets)
-    timeline = simulate(plan.layout, [one], machines.costs, spec, replicas=False, slices=False)
+    if executed:
+        one = executed_round(0, plan, spec, buckets)
+    else:
+        one = make_training_round(0, plan.layout, plan.setup, work, machines.buckets)
+    timeline = simulate(plan.layout, [one], machines.costs, spec, replicas=False, slices=executed)
     curves = memory_over_time(timeline, [one], plan.layout, machines.costs)
     peaks = {rank: curve.peak_bytes for rank, curve in curves.items()}
     metrics = training_metrics(
@@ -90,7 +101,7 @@ class _Machines:
     buckets: int = 1
 
 
-def _priced(plan: TrainingPlan, spec: ModelSpec, cluster: Cluster | None) -> _Machines:
+def _priced(plan: TrainingPlan, spec: ModelSpec, cluster: Cluster | None, *, executed: bool) -> _Machines:
     if cluster is None:
         raise PlanError(
             "the plan names no machines: a plan of training needs a [cluster] table, as plait plan -o writes it"
@@ -100,13 +111,13 @@ def _priced(plan: TrainingPlan, spec: ModelSpec, cluster: Cluster | None) -> _Ma
     job = TrainingJob(plan.batch, plan.sequence, layout.stages[0].dtype, attention)
     machine = equal_machine(cluster) or _used_machine(plan, cluster)
     if machine is None:
-        return _unequal(plan, UnequalCosts(plan, spec, job, cluster), cluster)
+        return _unequal(plan, UnequalCosts(plan, spec, job, cluster, executed=executed), cluster)
     if layout.ranks > machine.hosts * machine.devices_per_host:
         devices = machine.hosts * machine.devices_per_host
         raise PlanError(f"the plan has {layout.ranks} ranks, but its cluster {devices} devices")
     model = TrainingModel(spec, job, machine)
     return _Machines(
-        model.costs(setup, layout.cut),
+        ExecutedCosts(model, plan) if executed else model.costs(setup, layout.cut),
         model.rates.flops * layout.ranks,
         (machine.device.memory_bytes,) * len(layout.positions),
         model.note,

@@ -19,22 +19,28 @@ from plait.plans.layout import Layout
 from plait.plans.round import MicroBatch
 from plait.plans.split import Split
 from plait.plans.training import TrainingPlan
+from plait.plans.training_exchanges import NORM_BYTES
 from plait.spec.cluster import Cluster, Device, EqualMachine, Network, Wire
 from plait.spec.job import TrainingJob
 from plait.spec.model import ModelSpec
 
 
 class UnequalCosts:
-    """`Costs` and `Memory` of a plan over unequal devices. Errors: PlanError for tensor, expert and context axes."""
+    """`Costs` and `Memory` of a plan over unequal devices. Errors: PlanError for tensor, expert and context axes.
 
-    def __init__(self, plan: TrainingPlan, spec: ModelSpec, job: TrainingJob, cluster: Cluster) -> None:
+    `executed`: of the round that the trainer runs, in which a tied embedding has a T of its own.
+    """
+
+    def __init__(
+        self, plan: TrainingPlan, spec: ModelSpec, job: TrainingJob, cluster: Cluster, *, executed: bool = False
+    ) -> None:
         split = plan.setup.split
         if split.tp * split.ep * split.cp * plan.setup.virtual > 1:
             raise PlanError(
                 "the plan's machines are not equal, and where they have no profile or no dtype in common only data and "
                 "pipeline axes can be simulated yet"
             )
-        self._plan, self._spec, self._cluster = plan, spec, cluster
+        self._plan, self._spec, self._cluster, self._executed = plan, spec, cluster, executed
         self._members = [tuple(map(cluster.device, stage.devices)) for stage in plan.layout.stages]
         alone = replace(plan.setup, split=Split())
         free = Network(Wire(0.0, float("inf")), Wire(0.0, float("inf")))
@@ -52,29 +58,41 @@ class UnequalCosts:
         return [model for models in self._models for model in models]
 
     def compute_s(self, layout: Layout, stage: int, micro_batch: MicroBatch, kind: Kind = Kind.FORWARD) -> float:
-        """Of the slowest replica; an optimizer step is of what ZeRO leaves it."""
+        """Of the slowest replica; an optimizer step is of what ZeRO leaves it. N: a message over the slowest link."""
+        if kind is Kind.NORM:
+            return self._everywhere().transfer_s((layout.ranks - 1) * NORM_BYTES)
         seconds = max(costs.compute_s(layout, stage, micro_batch, kind) for costs in self._stages[stage])
         shared = kind is Kind.OPTIMIZER and self._plan.setup.zero
         return seconds / len(self._members[stage]) if shared else seconds
 
     def exchange(self, layout: Layout, stage: int, micro_batch: MicroBatch, kind: Kind) -> Exchange:
-        """Nothing is exchanged inside an action."""
+        """Nothing is exchanged inside an action but N."""
+        if kind is Kind.NORM:
+            return Exchange(self.compute_s(layout, stage, micro_batch, kind), (layout.ranks - 1) * NORM_BYTES)
         return Exchange()
 
     def reduce_s(self, layout: Layout, stage: int, kind: Kind, parts: int = 1) -> float:
-        """The replicas' all-reduce over the slowest link between two of them; with ZeRO each half of it."""
+        """The replicas' all-reduce over the slowest link between two of them; with ZeRO each half of it.
+
+        Of T: that of all that hold the embedding.
+        """
         members = self._members[stage]
+        if kind is Kind.REDUCE_TIED:
+            members = (*self._members[0], *self._members[-1])
         links = [self._between(one, other) for one in members for other in members if one is not other]
         if not links:
             return 0.0
         slowest = LinkCost(max(one.latency_s for one in links), min(one.bandwidth_bytes_per_s for one in links))
-        seconds = all_reduce_s(self._gradients(stage), Group(len(members), Channel(slowest)))
-        return seconds / (2 if self._plan.setup.zero else 1) / parts
+        seconds = all_reduce_s(self._gradients(stage, kind), Group(len(members), Channel(slowest)))
+        return seconds / (2 if self._halves(kind) else 1) / parts
 
     def reduce_bytes(self, layout: Layout, stage: int, kind: Kind, parts: int = 1) -> int:
         """What a rank sends for it."""
-        sent = sent_bytes("all_reduce", self._gradients(stage), len(self._members[stage]))
-        return round(sent / (2 if self._plan.setup.zero else 1)) // parts
+        ranks = len(self._members[stage])
+        if kind is Kind.REDUCE_TIED:
+            ranks = len(self._members[0]) + len(self._members[-1])
+        sent = sent_bytes("all_reduce", self._gradients(stage, kind), ranks)
+        return round(sent / (2 if self._halves(kind) else 1)) // parts
 
     def load(self, layout: Layout, stage: int, micro_batch: MicroBatch) -> Load:
         """Always the same: every rank has a device of its own."""
@@ -107,7 +125,24 @@ class UnequalCosts:
         found = self._cluster.link(one.name, other.name)
         return LinkCost(found.latency_s, found.bandwidth)
 
-    def _gradients(self, stage: int) -> float:
-        """Bytes of the stage's gradients in the reduction."""
-        parameters = rank_parameters(self._spec, [self._plan.layout.stages[stage].layers]).total
+    def _everywhere(self) -> LinkCost:
+        """The slowest link between any two members."""
+        members = [one for stage in self._members for one in stage]
+        links = [self._between(one, other) for one in members for other in members if one is not other]
+        latency_s = max((one.latency_s for one in links), default=0.0)
+        return LinkCost(latency_s, min((one.bandwidth_bytes_per_s for one in links), default=float("inf")))
+
+    def _halves(self, kind: Kind) -> bool:
+        """With ZeRO a reduction is half an all-reduce, and so is the gather."""
+        return self._plan.setup.zero > 0 and kind is not Kind.REDUCE_TIED
+
+    def _gradients(self, stage: int, kind: Kind) -> float:
+        """Bytes of the stage's gradients in the reduction; where a tied embedding has its T, in G without it."""
+        spec, cut = self._spec, self._plan.layout.cut
+        embedding = spec.vocab * spec.hidden if spec.tied and len(cut) > 1 else 0
+        parameters = rank_parameters(spec, [cut[stage]]).total
+        if kind is Kind.REDUCE_TIED:
+            parameters = embedding
+        elif self._executed and stage in (0, len(cut) - 1):
+            parameters -= embedding
         return parameters * self._models[stage][0].profile.reduced_bytes
