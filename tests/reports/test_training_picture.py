@@ -5,7 +5,7 @@ from __future__ import annotations
 from plait.plans.notation import parse_action
 from plait.reports.marks import ASCII
 from plait.reports.picture import picture
-from plait.timeline.span import Span
+from plait.timeline.span import Part, Span
 from plait.timeline.timeline import Timeline
 
 # 1F1B over 2 stages, 4 micro-batches, a forward 1 unit, a backward 2 (PipeDream-flush, Narayanan et al. 2021, figure 4)
@@ -47,6 +47,34 @@ def test_halves_of_a_backward_are_told_apart() -> None:
     (row,) = rows(drawn, "stage 0 predicted ")
     assert row[::4].rstrip() == "01aAbB#"
     assert "A to J backward, weights: micro-batches 0 to 9, and on" in drawn
+
+
+def test_reductions_the_norm_and_who_waits_for_whom() -> None:
+    """Stage 0 reduces (G), sums the tied embedding (T) and comes to the norm; stage 2 has waited in its T and N."""
+    first = "0F0 0B0 0B0 0G0 0G0 0T0 0N0 0O0"
+    second = "- 2F0 2B0 - - - - 2O0"
+    drawn = timeline([first, second])
+    tied = Span(0, parse_action("2T0"), 1, 3e-3, 6e-3, 64, (Part("wait", 3e-3, 5e-3), Part("transfer", 5e-3, 6e-3)))
+    norm = Span(
+        0,
+        parse_action("2N0"),
+        1,
+        6e-3,
+        7e-3,
+        8,
+        (Part("wait", 6e-3, 6.25e-3), Part("compute", 6.25e-3, 6.75e-3), Part("transfer", 6.75e-3, 7e-3)),
+    )
+    drawn = Timeline("predicted", (*drawn.spans, tied, norm))
+    shown = picture(drawn, None, 18 + 8 * 4 + 6, glyphs=ASCII)
+    (top,), (below,) = rows(shown.plain, "stage 0 predicted "), rows(shown.plain, "stage 2 predicted ")
+    assert top == "0000aaaaaaaa============%%%%####"
+    assert below == "    0000aaaa........====.%%x####"
+    assert "% norm of the mesh" in shown.plain
+    assert "= transfer or reduction" in " ".join(shown.plain.split())
+    assert ". waits for others" in " ".join(shown.plain.split())
+    styles = {shown.plain[span.start : span.end]: str(span.style) for span in shown.spans}
+    assert styles["%%%%"] == "red"
+    assert styles["####"] == "magenta"
 
 
 def test_virtual_stages_share_their_ranks_row() -> None:

@@ -9,7 +9,8 @@ pieces shows the right share as well: its busy cells differ from its busy time b
 shows what does not happen in it.
 
 What a computation exchanges inside its stage is spread evenly over its span, by its share of it: a measured span has
-dozens of exchanges and a predicted one has them all at its end, and both are to look alike.
+dozens of exchanges and a predicted one has them all at its end, and both are to look alike. A computation that also
+waits for other positions (the norm) is shown as it was.
 """
 
 from __future__ import annotations
@@ -70,7 +71,7 @@ def _events(spans: Iterable[Span], spread: bool) -> Iterator[tuple[float, int, M
 def _pieces(span: Span, spread: bool) -> list[Segment]:
     compute = Mark(What.COMPUTE, span.action.micro_batch, span.action.kind.value)
     share = exchanged_s(span) / (span.end_s - span.start_s) if span.end_s > span.start_s else 0.0
-    if share > 0 and spread:
+    if share > 0 and spread and not any(part.what == "wait" for part in span.parts):
         return list(_spread(span, compute, share))
     marks = {**_PARTS, "transfer": EXCHANGE} if share > 0 else _PARTS
     return [Segment(marks.get(part.what, compute), part.start_s, part.end_s) for part in parts(span)]

@@ -1,7 +1,8 @@
 """What stands in a cell of a picture: compute of a micro-batch, transfer, wait, or nothing; and how it is written.
 
 No meaning lies in colour alone: every mark has its own character. In a training step a character says both the
-micro-batch and the pass: 0 to 9 a forward, a to j its backward, A to J its weight gradients where they are apart.
+micro-batch and the pass: 0 to 9 a forward, a to j its backward, A to J its weight gradients where they are apart; % is
+the norm, # the optimizer. Reductions (G, T, A) are transfers.
 """
 
 from __future__ import annotations

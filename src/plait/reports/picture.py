@@ -11,7 +11,7 @@ stage 0 predicted ██████▒▒▒▒▒▒██████▒▒�
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import groupby
 from math import floor, log10
 from typing import NamedTuple
@@ -180,7 +180,7 @@ def _legend(rows: Sequence[Row], glyphs: Glyphs) -> list[Text]:
     return [_word(character, marks) for character, marks in drawn.items()]
 
 
-_MEANINGS = {
+_MEANINGS: Mapping[What, str] = {
     What.EXCHANGE: "exchange inside the stage",
     What.TRANSFER: "transfer",
     What.WAIT: "waits for a message",
@@ -188,10 +188,10 @@ _MEANINGS = {
 }
 
 
-def _word(character: str, marks: Sequence[Mark]) -> Text:
+def _word(character: str, marks: Sequence[Mark], meanings: Mapping[What, str] = _MEANINGS) -> Text:
     mark = marks[0]
     numbers = ", ".join(str(mark.micro_batch) for mark in marks)
-    meaning = _MEANINGS.get(mark.what, f"compute micro-batch {numbers}")
+    meaning = meanings.get(mark.what, f"compute micro-batch {numbers}")
     shown = "(blank)" if mark.what is What.IDLE else character
     return Text.assemble((shown, style_of(mark)), f" {meaning}")
 
@@ -210,7 +210,8 @@ def _training_legend(rows: Sequence[Row], glyphs: Glyphs) -> list[Text]:
             style = style_of(Mark(What.COMPUTE, 0, letters), training=True)
             words.append(Text.assemble((shown, style), f" {PASS_WORDS[letters]}{of}"))
     others = sorted(mark for mark in drawn if mark.what is not What.COMPUTE)
-    return words + [_word(glyphs.of(mark), [mark]) for mark in others]
+    meanings = {**_MEANINGS, What.TRANSFER: "transfer or reduction", What.WAIT: "waits for others"}
+    return words + [_word(glyphs.of(mark), [mark], meanings) for mark in others]
 
 
 def wrapped(words: Sequence[str | Text], gap: str, width: int) -> list[Text]:
