@@ -72,6 +72,12 @@ def test_a_ranks_own_error_goes_before_what_others_noticed_of_it() -> None:
     raise_first([], str)
 
 
+def test_what_ranks_agree_on_is_no_single_ranks_error() -> None:
+    with pytest.raises(RunError) as error:
+        raise_first([failure(rank, RunError("step 3: the loss is nan")) for rank in (2, 0)], str)
+    assert str(error.value) == "step 3: the loss is nan"
+
+
 def test_what_is_no_error_of_ours_is_told_with_its_trace() -> None:
     try:
         1 / 0  # noqa: B018

@@ -87,11 +87,15 @@ class Listener(Generic[Message]):
 
 
 def raise_first(failures: Sequence[Failed], name: Callable[[int], str]) -> None:
-    """Raise a rank's own error, else what ranks noticed of another's loss; nothing where nothing failed."""
+    """Raise a rank's own error, else what ranks noticed of another's loss; nothing where nothing failed.
+
+    What several ranks say in the same words is no single rank's error.
+    """
     own = next((failure for failure in failures if failure.lost is None), None)
     if own is not None:
         kind = getattr(errors, own.kind, RunError)
-        raise kind(f"{name(own.rank)}: {own.message}")
+        agreed = len({failure.rank for failure in failures if failure.message == own.message}) > 1
+        raise kind(own.message if agreed else f"{name(own.rank)}: {own.message}")
     if failures:
         lost = failures[0].lost
         assert lost is not None

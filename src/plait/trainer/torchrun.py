@@ -29,6 +29,8 @@ from plait.ranks.failures import Failed, failure
 from plait.ranks.grace import grace
 from plait.ranks.listener import raise_first, rank_name
 from plait.ranks.runs import reserved_run
+from plait.timeline.clock import Exchange, offset_from_exchanges
+from plait.timeline.timeline import Clock
 from plait.trainer.process import run_rank
 from plait.trainer.protocol import Finished, Ready, Stalled, StepDone, ToFront
 from plait.trainer.train import Following, TrainResult
@@ -46,6 +48,7 @@ ANSWER_S = 600.0
 """How long a rank may take to read its model and text."""
 
 _SETTLE_S = 0.3
+_ROUND_TRIPS = 50
 
 
 class Have(msgspec.Struct, tag="have"):
@@ -56,6 +59,16 @@ class Have(msgspec.Struct, tag="have"):
     digests: dict[str, str]
 
 
+class Ping(msgspec.Struct, tag="ping"):
+    """Rank 0 asks a rank of another host what its clock says."""
+
+
+class Pong(msgspec.Struct, tag="pong"):
+    """This."""
+
+    clock_s: float
+
+
 class Begin(msgspec.Struct, tag="begin"):
     """Rank 0's answer: all have the same."""
 
@@ -64,8 +77,8 @@ class Leave(msgspec.Struct, tag="leave"):
     """Rank 0's answer: do not train; it has said why."""
 
 
-ToRankZero = Have | Ready | StepDone | Stalled | Finished | Failed
-FromRankZero = Begin | Leave
+ToRankZero = Have | Pong | Ready | StepDone | Stalled | Finished | Failed
+FromRankZero = Ping | Begin | Leave
 
 Prepare = Callable[[TrainWatch], Prepared]
 
@@ -96,14 +109,14 @@ def lead(
 ) -> TrainResult:
     """Rank 0: see `train.train`. Errors: as there; PeerLost where a rank is lost."""
     with grace(), join(here, _capacity(options), _threads(here, options)) as endpoint, reserved_run(run) as place:
-        leader = _Leader(endpoint)
+        leader = _Leader(endpoint, here)
         try:
             prepared = _prepare(here, model, data, options, watch)
         except PlaitError:
             leader.answer(Leave())
             raise
         leader.compare(prepared)
-        following = Following(prepared, _predicted(here, prepared, watch), watch)
+        following = Following(prepared, _predicted(here, prepared, watch), watch, leader.clocks)
         leader.train(prepared, following)
         return following.result(place)
 
@@ -140,10 +153,19 @@ def _threads(here: Environment, options: TrainOptions) -> int:
     return here.local_size * (options.threads or max(1, usable_cores() // here.local_size))
 
 
-def _run(endpoint: Endpoint, prepared: Prepared, front: _Leader | _Follower) -> None:
+def _run(endpoint: Endpoint, here: Environment, prepared: Prepared, front: _Leader | _Follower) -> None:
     layout = prepared.plan.layout
     torch.set_num_threads(layout.stages[layout.stage_of(endpoint.rank)].threads)
-    run_rank(prepared.work, prepared.ids, endpoint, front, host=platform.node())
+    run_rank(prepared.work, prepared.ids, endpoint, front, host=_host(here))
+
+
+def _host(here: Environment) -> str:
+    """What this rank's host is called in timelines and errors: by its number where there are several."""
+    return platform.node() if here.hosts == 1 else f"host {here.host}"
+
+
+def _where(host: str) -> str:
+    return host if host.startswith("host ") else f"host {host}"
 
 
 class _Follower:
@@ -162,11 +184,11 @@ class _Follower:
             self.send(failure(endpoint.rank, error))
             self._answer()
             return False
-        self.send(Have(endpoint.rank, platform.node(), prepared.digests()))
+        self.send(Have(endpoint.rank, _host(self._here), prepared.digests()))
         if not self._answer():
             return False
         try:
-            _run(endpoint, prepared, self)
+            _run(endpoint, self._here, prepared, self)
         except PeerLost:
             raise
         except Exception as error:
@@ -181,15 +203,20 @@ class _Follower:
     def _answer(self) -> bool:
         """Whether rank 0 says that training begins."""
         endpoint, decode = self._endpoint, msgspec.msgpack.Decoder(FromRankZero).decode
-        message = decode(endpoint.wait(lambda: endpoint.poll(0), "the word of rank 0 to begin", ANSWER_S, (0,)))
-        return isinstance(message, Begin)
+        while True:
+            message = decode(endpoint.wait(lambda: endpoint.poll(0), "the word of rank 0 to begin", ANSWER_S, (0,)))
+            if not isinstance(message, Ping):
+                return isinstance(message, Begin)
+            self.send(Pong(time.perf_counter()))
 
 
 class _Leader:
     """Rank 0 of a launcher's mesh: compares what all have, trains, and passes on what the others tell."""
 
-    def __init__(self, endpoint: Endpoint) -> None:
-        self._endpoint = endpoint
+    def __init__(self, endpoint: Endpoint, here: Environment) -> None:
+        self._endpoint, self._here = endpoint, here
+        self.hosts: dict[int, str] = {0: _host(here)}
+        self.clocks: dict[str, Clock] = {}
         self._decode: msgspec.msgpack.Decoder[ToRankZero] = msgspec.msgpack.Decoder(ToRankZero)
         self._following: Following | None = None
         self._running = set(self.others)
@@ -209,6 +236,7 @@ class _Leader:
         try:
             said = [self._word(rank) for rank in self.others]
             self._require_same(prepared, said)
+            self._read_clocks()
         except PlaitError:
             self.answer(Leave())
             raise
@@ -224,24 +252,43 @@ class _Leader:
         mine = prepared.digests()
         for other in said:
             assert isinstance(other, Have), other
+            self.hosts[other.rank] = other.host
             differing = [name for name, one in mine.items() if other.digests.get(name) != one]
             if differing:
                 raise PlanError(
-                    f"rank {other.rank} on host {other.host} has another {' and '.join(differing)} than rank 0 on "
-                    f"host {platform.node()}: start all ranks with the same arguments, and put the same files on "
+                    f"rank {other.rank} on {_where(other.host)} has another {' and '.join(differing)} than rank 0 on "
+                    f"{_where(self.hosts[0])}: start all ranks with the same arguments, and put the same files on "
                     "every host"
                 )
+
+    def _read_clocks(self) -> None:
+        """How far the clock of each other host is off, asked of its first rank."""
+        for host in sorted(set(self.hosts.values()) - {self.hosts[0]}):
+            rank = min(rank for rank, name in self.hosts.items() if name == host)
+            self.clocks[host] = offset_from_exchanges([self._exchange(rank) for _ in range(_ROUND_TRIPS)])
+
+    def _exchange(self, rank: int) -> Exchange:
+        sent_s = time.perf_counter()
+        self._endpoint.post(rank, msgspec.msgpack.encode(Ping()))
+        answer = self._word(rank)
+        assert isinstance(answer, Pong), answer
+        return Exchange(sent_s, answer.clock_s, time.perf_counter())
 
     def train(self, prepared: Prepared, following: Following) -> None:
         """Rank 0's part, and the others' words until all have finished. Errors: the one that began it."""
         self._following = following
         try:
-            _run(self._endpoint, prepared, self)
+            _run(self._endpoint, self._here, prepared, self)
             self._endpoint.wait(self._over, "the other ranks to finish")
         except PlaitError as error:
             own = failure(0, error)
-            raise_first([*self._failures(), own], lambda rank: rank_name(following.layout, rank))
+            raise_first([*self._failures(), own], self._name)
             raise
+
+    def _name(self, rank: int) -> str:
+        assert self._following is not None
+        host = self.hosts.get(rank, "") if self.clocks else ""
+        return rank_name(self._following.layout, rank, host)
 
     def send(self, message: ToFront) -> None:
         """See `process.Front`. What the others have said meanwhile is passed on, too."""
@@ -260,7 +307,7 @@ class _Leader:
         for message in self._said():
             if isinstance(message, Failed):
                 raise getattr(errors, message.kind, RunError)(message.message)
-            assert not isinstance(message, Have), message
+            assert not isinstance(message, Have | Pong), message
             self._running -= {message.rank} if isinstance(message, Finished) else set()
             self._hear(message)
 

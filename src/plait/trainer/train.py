@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -11,6 +11,7 @@ from plait.plans.layout import Layout
 from plait.prober.host import usable_cores
 from plait.ranks.runs import reserved_run
 from plait.timeline.record import RunRecord
+from plait.timeline.timeline import Clock
 from plait.trainer.launch import TrainRanks, follow
 from plait.trainer.protocol import Finished, Ready, Stalled, StepDone, ToFront
 from plait.trainer.record import save_run
@@ -76,11 +77,15 @@ def cores_here() -> int:
 
 @dataclass(slots=True)
 class Following:
-    """What all ranks have said so far; tells the watch, and ends as the result."""
+    """What all ranks have said so far; tells the watch, and ends as the result.
+
+    `clocks`: of every host but rank 0's, where there are several.
+    """
 
     prepared: Prepared
     prediction: Prediction
     watch: TrainWatch
+    clocks: Mapping[str, Clock] = field(default_factory=dict)
     ready: dict[int, Ready] = field(default_factory=dict)
     finished: dict[int, Finished] = field(default_factory=dict)
     lines: list[StepLine] = field(default_factory=list)
@@ -88,7 +93,7 @@ class Following:
 
     def __post_init__(self) -> None:
         prepared = self.prepared
-        self.steps = Steps(prepared.plan, prepared.beginning.spec, self.prediction)
+        self.steps = Steps(prepared.plan, prepared.beginning.spec, self.prediction, self.clocks)
         self.watch.say(f"{prepared.beginning.name}: {prepared.beginning.words}")
         self.watch.planned(prepared.plan, self.prediction, prepared.work.steps)
 

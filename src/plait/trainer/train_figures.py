@@ -9,7 +9,7 @@ from typing import Any
 from plait.costs.work import model_flops
 from plait.plans.training import TrainingPlan
 from plait.spec.model import ModelSpec
-from plait.timeline.timeline import Timeline
+from plait.timeline.timeline import Clock, Timeline
 from plait.timeline.training_metrics import training_metrics
 from plait.tracer.tracer import Tracer, merge
 from plait.trainer.protocol import StepDone
@@ -63,10 +63,12 @@ class StepLine:
 
 
 class Steps:
-    """Puts together what the ranks tell of each step."""
+    """Puts together what the ranks tell of each step. `clocks`: of every host but rank 0's."""
 
-    def __init__(self, plan: TrainingPlan, spec: ModelSpec, prediction: Prediction) -> None:
-        self._plan = plan
+    def __init__(
+        self, plan: TrainingPlan, spec: ModelSpec, prediction: Prediction, clocks: Mapping[str, Clock]
+    ) -> None:
+        self._plan, self._clocks = plan, clocks
         self._flops = model_flops(spec, plan.batch, plan.sequence)
         self._peak = prediction.peak_flops
         self._told: dict[int, dict[int, StepDone]] = {}
@@ -101,5 +103,5 @@ class Steps:
         tracers = [Tracer.decode(one.spans) for one in ranks if one.spans is not None]
         if not tracers:
             return 1 - sum(one.compute_s for one in ranks) / walls_s
-        timeline = self.timelines[ranks[0].step] = merge(tracers)
+        timeline = self.timelines[ranks[0].step] = merge(tracers, self._clocks)
         return training_metrics(timeline, self._plan.layout)["bubble"]
