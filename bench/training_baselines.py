@@ -96,4 +96,4 @@ class TorchPipeline:
             else:
                 self.schedule.step(*inputs)
             self.optimizer.step()
-        return float(torch.stack(losses).mean()) if losses else None
+        return float(torch.stack(losses).detach().mean()) if losses else None
