@@ -8,18 +8,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cache, cached_property
 from itertools import pairwise
 
 import torch
 
 from plait.executor.reduction import Op, Reduction
-from plait.plans.action import Action, Kind
+from plait.executor.step_executor import StepExecutor
+from plait.executor.virtual import TransferTime, VirtualMessages, VirtualWorld
+from plait.plans.action import Action, Kind, Lane
 from plait.plans.layout import Layout, Stage
 from plait.plans.round import MicroBatch, Round
-from plait.plans.rules import part_counts
+from plait.plans.rules import part_counts, waits
 from plait.plans.split import Split, TrainingSetup
 from plait.schedules.step import make_training_round, sequences
 from plait.schedules.training import V_SHAPED, compute_order
+from plait.timeline.timeline import Timeline
+from plait.tracer.tracer import Tracer, merge
 
 PRIME = 2**31 - 1
 
@@ -49,7 +54,7 @@ class Case:
     items: int = 7
     dtype: torch.dtype = torch.float64
 
-    @property
+    @cached_property
     def layout(self) -> Layout:
         placement = compute_order(self.schedule, self.positions, self.held, 1).placement
         position_of = {stage: position for position, held in enumerate(placement) for stage in held}
@@ -90,6 +95,11 @@ class Expected:
             gradient = fold(stage, micro_batch, gradient, self.inputs[stage])
 
 
+@cache
+def expected(stages: int, replica: int, step: int, micro_batch: int) -> Expected:
+    return Expected(stages, replica, step, micro_batch)
+
+
 def weight_gradient(stage: int, items: int, made: Expected) -> torch.Tensor:
     """Float64 [items] with all kinds of sizes, so that the order of adding shows."""
     seed = fold(stage, made.gradients[stage], made.inputs[stage])
@@ -118,6 +128,7 @@ class FoldingWorker:
         self.flat = {s: torch.zeros(self.case.items, dtype=self.case.dtype) for s in self.held}
         self.tied = {s: torch.zeros(3, dtype=self.case.dtype) for s in self.held if s in (0, self.stages - 1)}
         self.weights = {s: torch.zeros(self.case.items, dtype=self.case.dtype) for s in self.held}
+        self.updated = {s: torch.zeros(self.case.items, dtype=self.case.dtype) for s in self.held}
         self.outputs: dict[int, int] = {}
         self.first_gradients: dict[int, int] = {}
         self.step = -1
@@ -184,7 +195,7 @@ class FoldingWorker:
         assert seen == (part or 0)
         self.parts[stage, micro_batch, kind.value] += 1
         gradient, value = self.to_weigh[stage, micro_batch]
-        made = Expected(self.stages, self.replica, self.step, micro_batch)
+        made = expected(self.stages, self.replica, self.step, micro_batch)
         assert (gradient, value) == (made.gradients[stage], made.inputs[stage])
         first, end = bounds_of(self.case.items, count)[(part or 0) : (part or 0) + 2]
         self.flat[stage][first:end] += weight_gradient(stage, self.case.items, made)[first:end]
@@ -203,10 +214,10 @@ class FoldingWorker:
             ]
             ranks = tuple(sorted({*both[0], *both[1]}))
             if len(self.tied) == 2:
-                if sum(a.kind is Kind.REDUCE_TIED and a.round == action.round for a in self.reductions) == 1:
+                if not self.is_second_tied(action):
                     return None
-                total = self.tied[0] + self.tied[self.stages - 1]
-                self.tied = dict.fromkeys(self.tied, total)
+                self.tied[0] += self.tied[self.stages - 1]
+                return Reduction(Op.ALL_REDUCE, ranks, self.tied[0], uneven(3, len(ranks)))
             return Reduction(Op.ALL_REDUCE, ranks, self.tied[stage], uneven(3, len(ranks)))
         if action.kind is Kind.GATHER_PARAMETERS:
             return Reduction(Op.ALL_GATHER, ranks, self.weights[stage], uneven(self.case.items, len(ranks)))
@@ -218,8 +229,15 @@ class FoldingWorker:
         clipped = tuple(min(max(at, first), end) - first for at in bounds)
         return Reduction(op, ranks, self.flat[stage][first:end], clipped)
 
+    def is_second_tied(self, action: Action) -> bool:
+        """Whether both ends of the model stand here, and this is the one of their two T that does the sum."""
+        begun = sum(a.kind is Kind.REDUCE_TIED and a.round == action.round for a in self.reductions)
+        return len(self.tied) == 2 and begun == 2
+
     def reduced(self, one: Round, action: Action) -> None:
         self.log.append(action)
+        if action.kind is Kind.REDUCE_TIED and self.is_second_tied(action):
+            self.tied[self.stages - 1].copy_(self.tied[0])
 
     def norm(self, one: Round, action: Action) -> None:
         self.log.append(action)
@@ -242,7 +260,7 @@ class FoldingWorker:
     def require_right(self) -> None:
         """After a step: all that was made is what one process makes."""
         case = self.case
-        made = [Expected(self.stages, self.replica, self.step, m) for m in range(case.micro_batches)]
+        made = [expected(self.stages, self.replica, self.step, m) for m in range(case.micro_batches)]
         if self.stages - 1 in self.held:
             assert self.outputs == {m: one.output for m, one in enumerate(made)}
         if 0 in self.held:
@@ -255,19 +273,43 @@ class FoldingWorker:
             own = slice(None)
             if case.zero and case.dp > 1:
                 own = slice(*uneven(case.items, case.dp)[self.replica : self.replica + 2])
-            assert torch.equal(self.flat[stage][own], summed(case, stage, self.step)[own])
+            total = summed(case, stage, self.step)
+            assert torch.equal(self.flat[stage][own], total[own])
+            self.updated[stage] += total
+            assert torch.equal(self.weights[stage], self.updated[stage])
+            if case.tied and stage in self.tied:
+                assert torch.equal(self.tied[stage], tied_sum(case, self.step))
 
 
 def summed(case: Case, stage: int, step: int) -> torch.Tensor:
     """A stage's gradient over all replicas, each added up in the order of its micro-batches, then in rank order."""
-    total = None
-    for replica in range(case.dp):
-        one = torch.zeros(case.items, dtype=case.dtype)
-        for micro_batch in weighed_order(case, stage):
-            made = Expected(len(case.layout.stages), replica, step, micro_batch)
-            one += weight_gradient(stage, case.items, made)
-        total = one if total is None else total + one
-    assert total is not None
+    return in_order([accumulated(case, stage, replica, step, case.items) for replica in range(case.dp)])
+
+
+def tied_sum(case: Case, step: int) -> torch.Tensor:
+    """The gradient of what the first and the last stage share, over both and all replicas, in rank order."""
+    layout = case.layout
+    last = len(layout.stages) - 1
+    of_rank: dict[int, torch.Tensor] = {}
+    for stage in (0, last):
+        for replica, rank in enumerate(layout.stages[stage].ranks[:: case.tp]):
+            one = accumulated(case, stage, replica, step, 3)
+            of_rank[rank] = of_rank[rank] + one if rank in of_rank else one
+    return in_order([of_rank[rank] for rank in sorted(of_rank)])
+
+
+def accumulated(case: Case, stage: int, replica: int, step: int, items: int) -> torch.Tensor:
+    """What one replica's stage adds up over its micro-batches."""
+    total = torch.zeros(items, dtype=case.dtype)
+    for micro_batch in weighed_order(case, stage):
+        total += weight_gradient(stage, items, expected(len(case.layout.stages), replica, step, micro_batch))
+    return total
+
+
+def in_order(parts: Sequence[torch.Tensor]) -> torch.Tensor:
+    total = parts[0]
+    for part in parts[1:]:
+        total = total + part
     return total
 
 
@@ -293,3 +335,56 @@ def uneven(items: int, ranks: int) -> tuple[int, ...]:
 
 def piece_sizes(bounds: Sequence[int]) -> list[int]:
     return [end - first for first, end in pairwise(bounds)]
+
+
+@dataclass
+class VirtualSteps:
+    """Steps of a case on a virtual clock: the real executor, and computations that take `seconds(rank, action)`."""
+
+    case: Case
+    seconds: Callable[[int, Action], float] = lambda rank, action: 0.0
+    transfer: TransferTime = lambda source, to, size: (0.0, 0.0)
+    rounds: list[Round] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        layout = self.layout = self.case.layout
+        self.world = VirtualWorld(layout.ranks, layout.link_capacity, self.transfer)
+        self.messages = [VirtualMessages(self.world, rank) for rank in range(layout.ranks)]
+        self.tracers = [Tracer(rank) for rank in range(layout.ranks)]
+        self.workers = [FoldingWorker(self.case, rank, self.pause(rank)) for rank in range(layout.ranks)]
+        self.executors = [
+            StepExecutor(layout, rank, self.messages[rank], self.workers[rank], self.tracers[rank], self.clock)
+            for rank in range(layout.ranks)
+        ]
+
+    def clock(self) -> float:
+        return self.world.now
+
+    def pause(self, rank: int) -> Callable[[Action], None]:
+        return lambda action: self.world.sleep(rank, self.seconds(rank, action))
+
+    def run(self, *rounds: Round) -> Timeline:
+        """Run the rounds, one step of the case where there are none, and require that all is right after each."""
+        self.rounds = list(rounds or (self.case.round(),))
+
+        def body(rank: int) -> None:
+            for one in self.rounds:
+                self.executors[rank].run(one)
+                self.workers[rank].require_right()
+
+        self.world.run([lambda rank=rank: body(rank) for rank in range(self.layout.ranks)])  # type: ignore[misc]
+        return merge(self.tracers)
+
+    def require_planned(self, timeline: Timeline) -> None:
+        """Every rank did all actions of its position, in the order of each lane, none before what it waits for."""
+        ends = {(span.rank, span.action): span.end_s for span in timeline.spans}
+        starts = {(span.rank, span.action): span.start_s for span in timeline.spans}
+        for one in self.rounds:
+            for actions, held in zip(one.actions, self.layout.positions, strict=True):
+                for rank in self.layout.stages[held[0]].ranks:
+                    did = [event[0] for event in self.tracers[rank].events if event[0].round == one.number]
+                    for lane in Lane:
+                        of_lane = [action for action in actions if action.kind.lane is lane]
+                        assert [action for action in did if action.kind.lane is lane] == of_lane
+                    for action, waited in zip(actions, waits(actions), strict=True):
+                        assert all(ends[rank, actions[i]] <= starts[rank, action] + 1e-9 for i in waited), action
