@@ -25,6 +25,9 @@ from plait.plans.exchanges import AT_ONCE_BYTES, BLOCK_BYTES
 
 T = TypeVar("T")
 
+LOOK_AGAIN_S = 0.5
+"""How long a wait may sleep: `idle` is called at least so often."""
+
 
 class _Link:
     """One directed link, both its sides; guarded by the mesh's lock."""
@@ -149,7 +152,7 @@ class ThreadEndpoint(Endpoint):
                 if remaining <= 0:
                     raise timed_out(rank, what, timeout_s)
                 if mesh.versions[rank] == version:
-                    mesh.changed[rank].wait(remaining)
+                    mesh.changed[rank].wait(min(remaining, LOOK_AGAIN_S))
 
     # --- collectives ------------------------------------------------------------------------------------
 
