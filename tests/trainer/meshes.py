@@ -211,7 +211,7 @@ def alone(spec: ModelSpec, settings: Settings, batches: Sequence[Batch], dtype: 
         assert passed.loss is not None
         gradients = {name: one.clone() for name, one in stage.gradients.items()}
         norm = sum(float(one.double().square().sum()) for one in gradients.values()) ** 0.5
-        scale = min(1.0, settings.clip / norm) if settings.clip else 1.0
+        scale = min(1.0, settings.clip / (norm or 1.0)) if settings.clip else 1.0
         update({name: one * scale for name, one in gradients.items()}, learning_rate(settings.rate, number))
         weights = {name: one.clone() for name, one in stage.weights.items()}
         found.append(Whole(float(passed.loss) / max(1, batch.valid), norm, gradients, weights))
@@ -277,7 +277,7 @@ def worst(
             assert kept.result == ranks[0][expected.index(whole)].result, "ranks have different results"
             found.append(abs(kept.result.loss - whole.loss) / abs(whole.loss or 1.0))
             found.append(abs(kept.result.grad_norm - whole.norm) / (whole.norm or 1.0))
-            scale = min(1.0, clip / whole.norm) if clip else 1.0
+            scale = min(1.0, clip / (whole.norm or 1.0)) if clip else 1.0
             gradients = {name: one * scale for name, one in whole.gradients.items()}
             found += errors(plan, spec, rank, kept.gradients, gradients, kept.updated)
             found += errors(plan, spec, rank, kept.weights, whole.weights, {})

@@ -132,3 +132,19 @@ def test_what_is_frozen_is_not_updated() -> None:
     assert found["exp_avg"] == sum(-(-math.prod(shape) // PIECE_ITEMS) * PIECE_ITEMS for shape in learning.values())
     # a stage of which all is frozen has nothing to update, and its step goes on
     assert optimizers(Mesh(pp=4, dp=2, zero=1), told)[1] == {}
+
+
+def test_masters_begin_with_what_the_narrow_weights_have_lost() -> None:
+    mesh, spec = Mesh(dtype="bfloat16"), tiny(2)
+    plan, tensors = mesh.plan(spec), tensors_of(spec)
+
+    def program(endpoint: Endpoint) -> dict[str, bool]:
+        stage = TrainingRank(plan, spec, Settings(Rate(0.1)), endpoint, lambda name, _: tensors[name]).stages[0]
+        assert all(torch.equal(weight, tensors[name].to(torch.bfloat16)) for name, weight in stage.weights.items())
+        return {
+            name: torch.equal(stage.flat.masters[first:end], tensors[name].float().flatten())
+            for name, (first, end) in stage.places.items()
+        }
+
+    (kept,) = ThreadRanks().run(program, 1)
+    assert all(kept.values())

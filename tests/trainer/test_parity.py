@@ -113,7 +113,7 @@ def test_narrow_dtypes(dtype: str) -> None:
 
 
 @pytest.mark.soak
-@settings(max_examples=200, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=120, deadline=None, suppress_health_check=list(HealthCheck))
 @given(data=st.data())
 def test_any_mesh_equals_one_process(data: st.DataObject) -> None:
     mesh, spec = drawn(data)

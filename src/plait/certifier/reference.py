@@ -84,12 +84,13 @@ def exact(work: Work) -> Work:
 
 def _steps(work: Work) -> Iterator[Expected]:
     spec, dtype = small_spec(work.model), TORCH_DTYPES[work.dtype]
-    tensors = {name: tensor.to(dtype) for name, tensor in small_tensors(work.model).items()}
     frozen = frozen_names(work.model, work.frozen)
     options = StageOptions(dropout=work.dropout, seed=work.model.seed, frozen=frozen)
-    stage = TrainingStage(spec, 0, spec.layers, tensors, dtype, options=options)
+    stage = TrainingStage(spec, 0, spec.layers, small_tensors(work.model), dtype, options=options)
     wide = torch.promote_types(dtype, torch.float32)
     masters = {name: tensor.to(wide, copy=True) for name, tensor in stage.weights.items()}
+    for name, (first, end) in stage.places.items():  # before they were rounded
+        masters[name].copy_(stage.flat.masters[first:end].view_as(masters[name]))
     for number in range(work.steps):
         batch = sequences(spec.vocab, work.batch, number, work.model.seed)
         stage.clear()

@@ -122,7 +122,6 @@ class TrainingRank:
         index = 0 if group is None else group.index
         shard = make_shards(self._spec, layout.tp, stage.shares)[index]
         pieces = shard_tensors(self._spec, *stage.layers, shard)
-        dtype = TORCH_DTYPES[stage.dtype]
         options = StageOptions(
             self._cut[number],
             plan.setup.recompute,
@@ -131,12 +130,13 @@ class TrainingRank:
             self._frozen,
         )
         whole = stage_tensors(self._spec, *stage.layers)
-        parameters = {name: _piece(tensors(name, shape), pieces[name]).to(dtype) for name, shape in whole.items()}
+        # as they come: where the dtype is narrower the masters begin with all that is known
+        parameters = {name: _piece(tensors(name, shape), pieces[name]) for name, shape in whole.items()}
         made = TrainingStage(
             self._spec,
             *stage.layers,
             parameters,
-            dtype,
+            TORCH_DTYPES[stage.dtype],
             None if group is None else shard,
             group,
             plan.setup.sequence_split,
