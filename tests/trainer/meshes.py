@@ -91,6 +91,8 @@ class Mesh:
     cut: tuple[int, ...] | None = None
     shares: tuple[int, ...] = ()
     buckets: int = 2
+    order: tuple[int, ...] = ()
+    """Which rank stands where rank 0, 1, … would."""
 
     @property
     def sequences(self) -> int:
@@ -107,7 +109,13 @@ class Mesh:
             self.zero,
             self.sequence,
         )
-        return local_training_plan(spec, setup, self.sequences, length, self.dtype, cut=self.cut, shares=self.shares)
+        made = local_training_plan(spec, setup, self.sequences, length, self.dtype, cut=self.cut, shares=self.shares)
+        if not self.order:
+            return made
+        stages = tuple(
+            replace(stage, ranks=tuple(self.order[rank] for rank in stage.ranks)) for stage in made.layout.stages
+        )
+        return replace(made, layout=replace(made.layout, stages=stages))
 
 
 @dataclass

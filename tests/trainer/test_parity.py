@@ -43,6 +43,8 @@ MESHES: dict[str, tuple[Mesh, dict[str, Any]]] = {
     "dualpipe-v": (Mesh(dp=2, pp=2, schedule="dualpipe-v", virtual=2, micro_batches=5), {"tied": True}),
     "one position, two tied stages": (Mesh(dp=2, schedule="interleaved", virtual=2), {"tied": True}),
     "selective": (Mesh(dp=2, pp=2, recompute="selective"), {}),
+    "positions outermost": (Mesh(dp=2, pp=2, tp=2, zero=1, order=(0, 1, 4, 5, 2, 3, 6, 7)), {"tied": True}),
+    "replicas in any order": (Mesh(dp=3, pp=2, zero=1, order=(4, 1, 0, 5, 2, 3)), {"tied": True}),
     "full": (Mesh(dp=2, pp=2, tp=2, recompute="full", zero=1), {}),
 }
 

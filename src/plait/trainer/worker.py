@@ -120,10 +120,10 @@ class TrainingWorker:
         number, micro_batch = key = action.stage, action.micro_batch
         stage, setup = self._stages[number], self._plan.setup
         first = first_sequence(self._plan, self._replica, micro_batch)
-        batch = self._now.batch.rows(first, setup.micro_batch)
+        batch, device = self._now.batch.rows(first, setup.micro_batch), stage.flat.weights.device
         passed = self._passed[key] = stage.forward(
-            batch.tokens if message is None else message,
-            batch.targets if stage.end == self._spec.layers else None,
+            (batch.tokens if message is None else message).to(device),
+            batch.targets.to(device) if stage.end == self._spec.layers else None,
             (setup.micro_batch, self._plan.sequence),
             later=key in self._ends_of(one).later,
             place=Place(one.number, first),
@@ -138,7 +138,7 @@ class TrainingWorker:
         key, stage = (action.stage, action.micro_batch), self._stages[action.stage]
         # the sum over this micro-batch's tokens becomes its part of the mean over the global batch: nothing is averaged
         # twice, however tokens lie in micro-batches and replicas
-        gradient = message if message is not None else 1 / max(1, self._now.valid)
+        gradient = 1 / max(1, self._now.valid) if message is None else message.to(stage.flat.weights.device)
         result = stage.backward(self._passed[key], gradient, action.part)
         if action.kind is Kind.BACKWARD:
             self._came_back(one, action)
