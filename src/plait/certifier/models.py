@@ -1,7 +1,7 @@
 """The small models that are certified: one a family, with sizes that divide by nothing.
 
-Weights are larger than a fresh model's, so that no gradient is so small that a fault in it could hide; embeddings are
-larger still, since norms of small activations amplify the rounding of float32.
+Weights are larger than a fresh model's, so that no gradient is so small that a fault in it could hide. Embeddings are
+larger still, and what blocks add is kept small: or else deep models amplify the rounding of float32.
 """
 
 from __future__ import annotations
@@ -86,12 +86,15 @@ def small_spec(model: Small) -> ModelSpec:
 @lru_cache(maxsize=256)
 def small_tensors(model: Small) -> Mapping[str, Tensor]:
     """All its initial tensors, whole, float64: each of its own random numbers, which depend on name and seed."""
-    return {name: _tensor(name, shape, model.seed) for name, shape in model_tensors(small_spec(model)).items()}
+    spec = small_spec(model)
+    return {name: _tensor(spec, name, shape, model.seed) for name, shape in model_tensors(spec).items()}
 
 
-def _tensor(name: str, shape: Shape, seed: int) -> Tensor:
+def _tensor(spec: ModelSpec, name: str, shape: Shape, seed: int) -> Tensor:
     generator = torch.Generator().manual_seed(zlib.crc32(f"{seed} {name}".encode()))
     values = torch.randn(shape, dtype=torch.float64, generator=generator)
     if len(shape) == 1:
-        return values * 0.2 + (1.0 if name.endswith("norm.weight") else 0.0)
+        added = spec.norm_placement == "post" and name.endswith(("attn_norm.weight", "mlp_norm.weight"))
+        mean = 1.0 if name.endswith("norm.weight") else 0.0
+        return (values * 0.2 + mean) * (0.25 if added else 1.0)
     return values * (1.5 if name.startswith(("embed", "positions")) else 0.7 / shape[-1] ** 0.5)
