@@ -17,11 +17,10 @@ from pathlib import Path
 import msgspec
 import torch
 
-from plait import errors
 from plait.comm.cluster import join
 from plait.comm.contract import Endpoint
 from plait.comm.launcher import Environment
-from plait.errors import PeerLost, PlaitError, PlanError, RunError, UsageError
+from plait.errors import PeerLost, PlaitError, PlanError, UsageError
 from plait.plans.file import load_plan_file
 from plait.plans.training_exchanges import step_bytes
 from plait.prober.host import usable_cores
@@ -91,7 +90,7 @@ def follow(here: Environment, model: str | None, data: Sequence[Path], options: 
     with grace():
         try:
             with join(here, _capacity(options), _threads(here, options)) as endpoint:
-                return _Follower(endpoint, here).run(lambda watch: _prepare(here, model, data, options, watch))
+                return Follower(endpoint, here).run(lambda watch: _prepare(here, model, data, options, watch))
         except PeerLost as error:
             if error.rank == 0 or here.host != 0:
                 raise
@@ -109,15 +108,7 @@ def lead(
 ) -> TrainResult:
     """Rank 0: see `train.train`. Errors: as there; PeerLost where a rank is lost."""
     with grace(), join(here, _capacity(options), _threads(here, options)) as endpoint, reserved_run(run) as place:
-        leader = _Leader(endpoint, here)
-        try:
-            prepared = _prepare(here, model, data, options, watch)
-        except PlaitError:
-            leader.answer(Leave())
-            raise
-        leader.compare(prepared)
-        following = Following(prepared, _predicted(here, prepared, watch), watch, leader.clocks)
-        leader.train(prepared, following)
+        following = Leader(endpoint, here).run(lambda watch: _prepare(here, model, data, options, watch), watch)
         return following.result(place)
 
 
@@ -125,8 +116,7 @@ def _prepare(
     here: Environment, model: str | None, data: Sequence[Path], options: TrainOptions, watch: TrainWatch
 ) -> Prepared:
     prepared = prepare(model, data, options, watch, Started(usable_cores(), here.size, here.local_size))
-    if prepared.plan.layout.link_capacity != _capacity(options):
-        raise PlanError("the plan's link_capacity is not what the mesh was joined with")
+    assert prepared.plan.layout.link_capacity == _capacity(options), "the mesh was joined with another capacity"
     return prepared
 
 
@@ -153,7 +143,7 @@ def _threads(here: Environment, options: TrainOptions) -> int:
     return here.local_size * (options.threads or max(1, usable_cores() // here.local_size))
 
 
-def _run(endpoint: Endpoint, here: Environment, prepared: Prepared, front: _Leader | _Follower) -> None:
+def _run(endpoint: Endpoint, here: Environment, prepared: Prepared, front: Leader | Follower) -> None:
     layout = prepared.plan.layout
     torch.set_num_threads(layout.stages[layout.stage_of(endpoint.rank)].threads)
     run_rank(prepared.work, prepared.ids, endpoint, front, host=_host(here))
@@ -168,7 +158,7 @@ def _where(host: str) -> str:
     return host if host.startswith("host ") else f"host {host}"
 
 
-class _Follower:
+class Follower:
     """A rank but rank 0, which posts to rank 0 what it has to tell."""
 
     def __init__(self, endpoint: Endpoint, here: Environment) -> None:
@@ -191,9 +181,10 @@ class _Follower:
             _run(endpoint, self._here, prepared, self)
         except PeerLost:
             raise
-        except Exception as error:
+        except Exception as error:  # rank 0 says it
             self.send(failure(endpoint.rank, error))
-            raise
+            endpoint.fail(f"{type(error).__name__}: {error}")
+            return False
         return True
 
     def send(self, message: ToRankZero) -> None:
@@ -210,7 +201,7 @@ class _Follower:
             self.send(Pong(time.perf_counter()))
 
 
-class _Leader:
+class Leader:
     """Rank 0 of a launcher's mesh: compares what all have, trains, and passes on what the others tell."""
 
     def __init__(self, endpoint: Endpoint, here: Environment) -> None:
@@ -219,6 +210,7 @@ class _Leader:
         self.clocks: dict[str, Clock] = {}
         self._decode: msgspec.msgpack.Decoder[ToRankZero] = msgspec.msgpack.Decoder(ToRankZero)
         self._following: Following | None = None
+        self._failed: list[Failed] = []
         self._running = set(self.others)
 
     @property
@@ -226,21 +218,33 @@ class _Leader:
         """All ranks but this one."""
         return range(1, self._endpoint.size)
 
-    def answer(self, message: FromRankZero) -> None:
+    def run(self, prepare: Prepare, watch: TrainWatch) -> Following:
+        """Prepare, compare, and train; what all ranks have said. Errors: see `lead`."""
+        try:
+            prepared = prepare(watch)
+        except PlaitError:
+            self._answer(Leave())
+            raise
+        self._compare(prepared)
+        following = Following(prepared, _predicted(self._here, prepared, watch), watch, self.clocks)
+        self._train(prepared, following)
+        return following
+
+    def _answer(self, message: FromRankZero) -> None:
         """Tell all others, who wait for it."""
         for rank in self.others:
             self._endpoint.post(rank, msgspec.msgpack.encode(message))
 
-    def compare(self, prepared: Prepared) -> None:
+    def _compare(self, prepared: Prepared) -> None:
         """Let the others begin, if all have the same. Errors: what a rank could not prepare; PlanError."""
         try:
             said = [self._word(rank) for rank in self.others]
             self._require_same(prepared, said)
             self._read_clocks()
         except PlaitError:
-            self.answer(Leave())
+            self._answer(Leave())
             raise
-        self.answer(Begin())
+        self._answer(Begin())
 
     def _word(self, rank: int) -> ToRankZero:
         endpoint = self._endpoint
@@ -274,7 +278,7 @@ class _Leader:
         assert isinstance(answer, Pong), answer
         return Exchange(sent_s, answer.clock_s, time.perf_counter())
 
-    def train(self, prepared: Prepared, following: Following) -> None:
+    def _train(self, prepared: Prepared, following: Following) -> None:
         """Rank 0's part, and the others' words until all have finished. Errors: the one that began it."""
         self._following = following
         try:
@@ -306,7 +310,8 @@ class _Leader:
     def _relay(self) -> None:
         for message in self._said():
             if isinstance(message, Failed):
-                raise getattr(errors, message.kind, RunError)(message.message)
+                self._failed.append(message)
+                raise PeerLost(message.message, message.rank)
             assert not isinstance(message, Have | Pong), message
             self._running -= {message.rank} if isinstance(message, Finished) else set()
             self._hear(message)
@@ -322,5 +327,5 @@ class _Leader:
         """What the others failed with, who may still be about to say so."""
         time.sleep(_SETTLE_S)
         with suppress(PlaitError):
-            return [one for one in self._said() if isinstance(one, Failed)]
-        return []
+            self._failed += [one for one in self._said() if isinstance(one, Failed)]
+        return self._failed
