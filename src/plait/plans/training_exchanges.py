@@ -117,7 +117,7 @@ def reduced_bytes(spec: ModelSpec, layout: Layout, setup: TrainingSetup, stage: 
     """
     where = layout.stages[stage]
     others, wide = len(where.ranks) // layout.tp - 1, max(4, DTYPE_BYTES[where.dtype])
-    return others * _learned_items(spec, layout, stage) * wide * (1 if setup.zero else 2)
+    return others * learned_items(spec, layout, stage) * wide * (1 if setup.zero else 2)
 
 
 def gathered_bytes(spec: ModelSpec, layout: Layout, setup: TrainingSetup, stage: int) -> int:
@@ -125,7 +125,7 @@ def gathered_bytes(spec: ModelSpec, layout: Layout, setup: TrainingSetup, stage:
     if not setup.zero:
         return 0
     where = layout.stages[stage]
-    return (len(where.ranks) // layout.tp - 1) * _learned_items(spec, layout, stage) * DTYPE_BYTES[where.dtype]
+    return (len(where.ranks) // layout.tp - 1) * learned_items(spec, layout, stage) * DTYPE_BYTES[where.dtype]
 
 
 def tied_bytes(spec: ModelSpec, layout: Layout) -> int:
@@ -216,7 +216,7 @@ def _storage_parts(spec: ModelSpec, layout: Layout, stage: int, shard: Shard, pa
     return make_storage(spec, layers, shard_tensors(spec, *layers, shard), shard, parts, frozenset()).parts
 
 
-def _learned_items(spec: ModelSpec, layout: Layout, stage: int) -> int:
+def learned_items(spec: ModelSpec, layout: Layout, stage: int) -> int:
     """Items of the flat storages of all ranks of a tensor group, but for a tied embedding; cuts into parts add none."""
     shards = make_shards(spec, layout.tp, layout.stages[stage].shares)
     return sum(_storage_parts(spec, layout, stage, shard, 1)[-1].end for shard in shards)
