@@ -94,8 +94,8 @@ def raise_first(failures: Sequence[Failed], name: Callable[[int], str]) -> None:
     own = next((failure for failure in failures if failure.lost is None), None)
     if own is not None:
         kind = getattr(errors, own.kind, RunError)
-        agreed = len({failure.rank for failure in failures if failure.message == own.message}) > 1
-        raise kind(own.message if agreed else f"{name(own.rank)}: {own.message}")
+        saying = {one.rank for one in failures if one.lost is None and one.message == own.message}
+        raise kind(own.message if len(saying) > 1 else f"{name(own.rank)}: {own.message}")
     if failures:
         lost = failures[0].lost
         assert lost is not None
