@@ -131,7 +131,8 @@ class TrainingWorker:
         self._watch.see(number, micro_batch, passed)
         if passed.loss is not None:
             self._losses[micro_batch] = passed.loss
-        return passed.hidden
+        hidden, passed.hidden = passed.hidden, None  # it is the message's from here on
+        return hidden
 
     def backward(self, one: Round, action: Action, message: Tensor | None) -> Tensor | None:
         """See `executor.StepWorker`."""
