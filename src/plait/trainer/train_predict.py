@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from plait.costs.work import model_flops
 from plait.plans.layout import Layout
 from plait.plans.training import TrainingPlan
 from plait.plans.training_exchanges import step_bytes
+from plait.prober.training import measured_training_costs
+from plait.schedules.step import executed_round
+from plait.simulator.simulate import simulate
 from plait.simulator.step import forecast_step
 from plait.spec.cluster import Cluster
 from plait.spec.model import ModelSpec
 from plait.timeline.timeline import Timeline
+from plait.timeline.training_metrics import training_metrics
 from plait.trainer.train_figures import FIGURES, Prediction
 
 Say = Callable[[str], None]
@@ -24,11 +28,23 @@ def predict(plan: TrainingPlan, spec: ModelSpec, cluster: Cluster | None, bucket
     """
     sent = {"comm_bytes": step_bytes(spec, plan, buckets)}
     if cluster is None:
-        return Prediction(sent, note="only bytes are predicted: the plan names no cluster")
+        return _measured(plan, spec, buckets, sent, say)
     found = forecast_step(plan, spec, cluster, executed=True, buckets=buckets)
     figures = {key: found.predicted[key] for key in FIGURES}
     peak = model_flops(spec, plan.batch, plan.sequence) / (figures["mfu"] * figures["step_s"])
     return Prediction(figures | sent, of_all_ranks(found.timeline, plan.layout), peak, found.note)
+
+
+def _measured(
+    plan: TrainingPlan, spec: ModelSpec, buckets: int, sent: Mapping[str, Mapping[str, int]], say: Say
+) -> Prediction:
+    """From what was measured on this host, whose peak FLOP/s nobody knows."""
+    costs = measured_training_costs(plan, spec, say=say)
+    timeline = simulate(plan.layout, [executed_round(0, plan, spec, buckets)], costs, spec)
+    found = training_metrics(timeline, plan.layout)
+    tokens_per_s = plan.batch * plan.sequence / found["step_s"]
+    figures = {"step_s": found["step_s"], "tokens_per_s": tokens_per_s, "bubble": found["bubble"]}
+    return Prediction({**figures, **sent}, timeline, None, "from what was measured on this machine")
 
 
 def of_all_ranks(timeline: Timeline, layout: Layout) -> Timeline:
