@@ -4,6 +4,7 @@ The verbs are functions, loaded when they are first used: what needs no torch im
 
     plait.generate(["What is gravity?"], plait.Options(stages=2))
     plait.train("llama:layers=4,hidden=256,heads=4", "text.txt", plait.TrainOptions(dp=2, pp=2, steps=100))
+    plait.certify(plait.Case(dp=2, pp=2, schedule="zb-h1", micro_batches=4))
     plait.plan("llama3-70b", "home", plait.Job(prompt_tokens=512, max_tokens=256))
     plait.simulate(layout, rounds, costs, spec)
     plait.report(record, console)
@@ -15,6 +16,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from plait.certifier.case import Case
+    from plait.certifier.certify import certify
     from plait.generation.generate import Result, generate
     from plait.generation.planning import Options
     from plait.planner.plan import plan
@@ -25,12 +28,14 @@ if TYPE_CHECKING:
     from plait.trainer.train_options import TrainOptions
 
 __all__ = [
+    "Case",
     "Job",
     "Options",
     "Result",
     "TrainOptions",
     "TrainResult",
     "TrainingJob",
+    "certify",
     "generate",
     "plan",
     "report",
@@ -39,12 +44,14 @@ __all__ = [
 ]
 
 _HOMES = {
+    "Case": "plait.certifier.case",
     "Job": "plait.spec.job",
     "Options": "plait.generation.planning",
     "Result": "plait.generation.generate",
     "TrainOptions": "plait.trainer.train_options",
     "TrainResult": "plait.trainer.train",
     "TrainingJob": "plait.spec.job",
+    "certify": "plait.certifier.certify",
     "generate": "plait.generation.generate",
     "plan": "plait.planner.plan",
     "report": "plait.reports.terminal",

@@ -86,11 +86,10 @@ def _steps(work: Work) -> Iterator[Expected]:
     spec, dtype = small_spec(work.model), TORCH_DTYPES[work.dtype]
     frozen = frozen_names(work.model, work.frozen)
     options = StageOptions(dropout=work.dropout, seed=work.model.seed, frozen=frozen)
-    stage = TrainingStage(spec, 0, spec.layers, small_tensors(work.model), dtype, options=options)
-    wide = torch.promote_types(dtype, torch.float32)
-    masters = {name: tensor.to(wide, copy=True) for name, tensor in stage.weights.items()}
-    for name, (first, end) in stage.places.items():  # before they were rounded
-        masters[name].copy_(stage.flat.masters[first:end].view_as(masters[name]))
+    whole, wide = small_tensors(work.model), torch.promote_types(dtype, torch.float32)
+    stage = TrainingStage(spec, 0, spec.layers, whole, dtype, options=options)
+    masters = {name: tensor.to(wide, copy=True) for name, tensor in whole.items() if name not in frozen}
+    held = {name: stage.weights[name].to(wide) for name in frozen}  # rounded, since nothing is ever added to them
     for number in range(work.steps):
         batch = sequences(spec.vocab, work.batch, number, work.model.seed)
         stage.clear()
@@ -106,6 +105,6 @@ def _steps(work: Work) -> Iterator[Expected]:
             decay = DECAY if master.dim() > 1 else 0.0
             master.sub_(RATE * (coefficient * gradient + decay * master))
             stage.weights[name].copy_(master)
-        weights = {name: master.clone() for name, master in masters.items()}
+        weights = held | {name: master.clone() for name, master in masters.items()}
         loss = float(passed.loss) / batch.valid
         yield Expected(loss, norm, coefficient, gradients, weights)
