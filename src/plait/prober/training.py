@@ -46,7 +46,7 @@ _FORMAT = 1
 
 _MOST_TOGETHER = 4
 _MIDDLE = 2
-_SECONDS, _LEAST, _MOST = 0.35, 2, 50
+PASS_S, _LEAST, _MOST = 0.3, 2, 50
 """How long each pass is measured, and how often."""
 
 Say = Callable[[str], None]
@@ -57,7 +57,7 @@ _WHERE: tuple[Where, ...] = ("middle", "first", "last")
 class TrainingJob(msgspec.Struct, frozen=True):
     """What is measured: micro-batches of `rows` sequences of `length` tokens, on `active` processes in groups of `tp`.
 
-    `split`: halves of the backward too; `linked`: the link between two ranks too.
+    `split`: halves of the backward too; `linked`: the link between two ranks too. `pass_s`: how long each is measured.
     """
 
     spec: ModelSpec
@@ -71,37 +71,41 @@ class TrainingJob(msgspec.Struct, frozen=True):
     recompute: Recompute
     split: bool
     linked: bool
+    pass_s: float = PASS_S
 
 
 def measured_training_costs(
-    plan: TrainingPlan, spec: ModelSpec, *, fresh: bool = False, say: Say | None = None
+    plan: TrainingPlan, spec: ModelSpec, *, fresh: bool = False, say: Say | None = None, pass_s: float = PASS_S
 ) -> MeasuredTrainingCosts:
     """Costs of `plan` on this host, measured where they are not known yet: a few seconds for each dtype and threads.
 
-    `fresh` measures again what is known; `say` is told when it takes a while. Errors: PlanError where a stage runs
-    elsewhere.
+    `fresh` measures again what is known; `say` is told when it takes a while. `pass_s`: how long each pass is measured.
+    Errors: PlanError where a stage runs elsewhere.
     """
     layout, cores = plan.layout, usable_cores()
     elsewhere = {stage.host for stage in layout.stages} - {layout.stages[0].host}
     if elsewhere or any(stage.device != "cpu" for stage in layout.stages):
         raise PlanError(f"only the CPU of one host can be measured here, but the plan names {sorted(elsewhere)} too")
     kernels = sorted({TrainingKernel.of(layout, stage) for stage in range(len(layout.stages))})
-    times = {kernel: _known(plan, spec, kernel, cores, fresh=fresh, say=say) for kernel in kernels}
+    jobs = {kernel: msgspec.structs.replace(job_of(plan, spec, kernel, cores), pass_s=pass_s) for kernel in kernels}
+    threads = {kernel: _at_once(plan) * kernel.threads for kernel in kernels}
+    times = {
+        kernel: _known(job, kernel.threads, threads[kernel], cores, fresh=fresh, say=say)
+        for kernel, job in jobs.items()
+    }
     return MeasuredTrainingCosts(spec, plan, times, cores)
 
 
 def _known(
-    plan: TrainingPlan, spec: ModelSpec, kernel: TrainingKernel, cores: int, *, fresh: bool, say: Say | None
+    job: TrainingJob, threads: int, all_threads: int, cores: int, *, fresh: bool, say: Say | None
 ) -> TrainingTimes:
-    job = job_of(plan, spec, kernel, cores)
-    together = _at_once(plan) * kernel.threads
-    described = hashlib.sha256(msgspec.json.encode((job, together), order="sorted")).hexdigest()
-    host = f"{platform.node()} {cpu_model()} {cores} {torch_version()} {kernel.threads} {described} {_FORMAT}"
+    described = hashlib.sha256(msgspec.json.encode((job, all_threads), order="sorted")).hexdigest()
+    host = f"{platform.node()} {cpu_model()} {cores} {torch_version()} {threads} {described} {_FORMAT}"
 
     def measure() -> TrainingTimes:
         if say is not None:
-            say(f"measuring training in {kernel.dtype} on this machine, once")
-        return _measure(job, kernel.threads, together)
+            say(f"measuring training in {job.dtype} on this machine, once")
+        return _measure(job, threads, all_threads)
 
     return kept("training", host, TrainingTimes, measure, fresh=fresh)
 
@@ -187,7 +191,7 @@ class _Rank:
         run()  # the first warms up
         began_s = time.perf_counter()
         taken = [run()]
-        often = self._mean(min(_MOST, max(_LEAST, _SECONDS / (time.perf_counter() - began_s))))
+        often = self._mean(min(_MOST, max(_LEAST, self.job.pass_s / (time.perf_counter() - began_s))))
         taken += [run() for _ in range(round(often) - 1)]
         return {
             kind: _Spent(
