@@ -1,4 +1,4 @@
-"""What a step puts on the links is what the rules say, to the byte."""
+"""What a step puts on the links stands in the spans of its actions, to the byte (`test_step_bytes` has the sums)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from plait.comm.contract import Endpoint
 from plait.plans.action import Action, Kind
-from plait.plans.training_exchanges import NORM_BYTES, step_bytes
+from plait.plans.training_exchanges import NORM_BYTES
 from plait.trainer.rank import TrainingRank
 from plait.trainer.settings import Rate, Settings
 from tests.comm.ranks import ThreadRanks
@@ -31,7 +31,7 @@ class Seen:
         self.sent_bytes[action.kind] += size
 
 
-def sent(mesh: Mesh, tied: bool, dtype: str = "float64") -> tuple[list[int], list[Counter[Kind]]]:
+def sent(mesh: Mesh, tied: bool) -> tuple[list[int], list[Counter[Kind]]]:
     """By rank, payload of one step on all links, and by kind of action as the observer was told."""
     spec = tiny(4, tied=tied)
     plan, tensors = mesh.plan(spec), tensors_of(spec)
@@ -54,21 +54,12 @@ def sent(mesh: Mesh, tied: bool, dtype: str = "float64") -> tuple[list[int], lis
 @pytest.mark.parametrize(
     "mesh",
     [
-        Mesh(dp=2),
-        Mesh(dp=3, zero=1, buckets=2),
-        Mesh(pp=3, micro_batches=3),
-        Mesh(tp=3, sequence=True),
-        Mesh(dp=2, pp=2, tp=2),
-        Mesh(dp=2, pp=2, tp=2, zero=1, sequence=True, recompute="full", dtype="bfloat16"),
+        Mesh(dp=2, pp=2, tp=2, zero=1, sequence=True, dtype="bfloat16"),
         Mesh(dp=3, pp=2, schedule="zb-v", virtual=2, micro_batches=3, zero=1, dtype="float32"),
-        Mesh(dp=2, pp=2, schedule="interleaved", virtual=2, dtype="bfloat16"),
     ],
 )
-def test_bytes_of_a_step_are_the_rules(mesh: Mesh, tied: bool) -> None:
-    spec = tiny(4, tied=tied)
-    plan = mesh.plan(spec)
+def test_spans_hold_all_that_is_sent_once(mesh: Mesh, tied: bool) -> None:
     totals, seen = sent(mesh, tied)
-    assert sum(totals) == sum(step_bytes(spec, plan, mesh.buckets).values())
-    assert [sum(counted.values()) for counted in seen] == totals, "spans hold all that was sent, once"
-    ranks = plan.layout.ranks
+    assert [sum(counted.values()) for counted in seen] == totals
+    ranks = len(totals)
     assert [counted[Kind.NORM] for counted in seen] == [(ranks - 1) * NORM_BYTES] * ranks

@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from plait.comm.contract import Endpoint
@@ -66,6 +66,7 @@ def _apart(spans: list[tuple[int, int]]) -> list[tuple[int, int]]:
     return found
 
 
+@settings(max_examples=30)
 @given(
     sizes=st.lists(st.integers(0, 3000), min_size=1, max_size=4),
     dtype=st.sampled_from((torch.float64, torch.float32)),
