@@ -88,8 +88,8 @@ def plan_words(plan: TrainingPlan) -> str:
     micro_batches = f"{count} micro-batch{'es' if count > 1 else ''} of {setup.micro_batch}"
     threads = layout.stages[0].threads
     return (
-        f"{axes}: layers {cut}; {setup.schedule}, {micro_batches}; {plan.batch} sequences of {plan.sequence} tokens a "
-        f"step; {layout.stages[0].dtype}, {threads} thread{'s' if threads > 1 else ''} a rank"
+        f"{axes}: layers {cut}; {setup.schedule}, {micro_batches}; {plan.batch} sequence{'s' if plan.batch > 1 else ''} of "
+        f"{plan.sequence} tokens a step; {layout.stages[0].dtype}, {threads} thread{'s' if threads > 1 else ''} a rank"
     )
 
 
