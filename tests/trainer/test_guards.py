@@ -204,6 +204,13 @@ CASES = {
         "embed.weight of stage 0 is not the same on the first and the last stage",
         {(0,), (0,)},
     ),
+    "master": (
+        Mesh(dp=2, dtype="bfloat16"),
+        {},
+        lambda rank, number: rank.stages[0].flat.masters[: number * 8 : 8].mul_(1.0001),
+        "layers.2.attn_norm.weight of stage 0 is not the same on its replicas",
+        {(0,), (1,)},
+    ),
     "frozen": (
         Mesh(dp=2),
         {},

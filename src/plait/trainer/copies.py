@@ -17,11 +17,11 @@ import torch
 from torch import Tensor
 
 from plait.errors import RunError
-from plait.nn.training.stage import TrainingStage
 from plait.plans.layout import Layout
 from plait.spec.model import ModelSpec
 from plait.spec.shards import Range, Shard, Unit, make_shards, tensor_cut
 from plait.spec.tensors import stage_tensors
+from plait.trainer.held import HeldStage
 from plait.trainer.norm import Assembly
 
 
@@ -57,7 +57,7 @@ class CopyGuard:
     """Of the rank `rank` of a layout, which holds `stages`."""
 
     def __init__(
-        self, spec: ModelSpec, layout: Layout, rank: int, stages: Mapping[int, TrainingStage], assembly: Assembly
+        self, spec: ModelSpec, layout: Layout, rank: int, stages: Mapping[int, HeldStage], assembly: Assembly
     ) -> None:
         self._spec, self._layout, self._rank, self._stages = spec, layout, rank, stages
         self._assembly = assembly
@@ -101,10 +101,9 @@ class CopyGuard:
 
     def _checksum(self, column: Column) -> int:
         """0 for a head that is another rank's."""
-        stage, total = self._stages[column.stage], 0
-        weights = stage.weights
+        values, total = self._stages[column.stage].values, 0
         for name in column.names:
-            weight = weights[name]
+            weight = values[name]
             if column.head is not None:
                 weight = _head(weight, column.head, self._shard(column.stage, self._rank).kv_heads)
             total = zlib.crc32(weight.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data, total)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+
+from torch import Tensor
 
 from plait.nn.training.stage import TrainingStage
 from plait.plans.layout import Layout
@@ -58,6 +60,15 @@ class HeldStage:
         tied = self.stage.tied
         ours = self.pieces if tied is None or self.number else (*self.pieces, self.piece(tied))
         return tuple(overlaps(sorted(self.stage.owned), sorted(ours)))
+
+    @property
+    def values(self) -> Mapping[str, Tensor]:
+        """Every tensor as it is updated; with ZeRO-1 as it is computed with: masters are of a replica's own pieces."""
+        weights, masters = self.stage.weights, self.stage.flat.masters
+        if not self.sharded:
+            for name, (first, end) in self.stage.places.items():
+                weights[name] = masters[first:end].view_as(weights[name])
+        return weights
 
 
 def replicas_of(layout: Layout, stage: int, rank: int) -> tuple[int, ...]:

@@ -91,7 +91,7 @@ class TrainingRank:
                 self._tied(rank),
                 group,
                 assembly,
-                CopyGuard(spec, layout, rank, self.stages, assembly),
+                CopyGuard(spec, layout, rank, self._held, assembly),
                 settings.clip,
             ),
         )
