@@ -88,7 +88,9 @@ def compile_program(actions: Sequence[Action], post: Post, stages: int) -> Progr
         needs = waited[index]
         match action.kind.lane:
             case Lane.COMPUTE:
-                needed = count.of(Lane.P2P, needs), count.of(Lane.REDUCE, needs)
+                # the norm talks over every link: the step's messages, which its other ranks need first, have left them
+                before = range(len(actions)) if action.kind is Kind.NORM else needs
+                needed = count.of(Lane.P2P, before), count.of(Lane.REDUCE, needs)
                 computes.append(Compute(index, action.kind.value, *needed, sources[index], index in taken))
             case Lane.P2P:
                 sender = action if action.kind.sends else partner(action, stages)
