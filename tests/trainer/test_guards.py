@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 from unittest import mock
 
 import pytest
@@ -11,7 +12,9 @@ import torch
 
 from plait.comm.contract import Endpoint
 from plait.errors import PlanError, RunError, UsageError
-from plait.trainer.checks import check_mesh
+from plait.plans.split import Split
+from plait.plans.training import TrainingPlan
+from plait.trainer.checks import check_buckets, check_mesh
 from plait.trainer.held import HeldStage
 from plait.trainer.norm import square_sum
 from plait.trainer.rank import TrainingRank
@@ -258,6 +261,22 @@ def test_copies_are_compared_at_their_steps_only() -> None:
     assert ThreadRanks().run(program, 2) == [[0, 1, 2, 3]] * 2
 
 
+def test_ranks_that_were_given_different_batches_are_named() -> None:
+    mesh, spec = Mesh(dp=2, pp=2), tiny(2)
+    plan, tensors = mesh.plan(spec), tensors_of(spec)
+
+    def program(endpoint: Endpoint) -> str:
+        rank = TrainingRank(plan, spec, SGD, endpoint, lambda name, _: tensors[name])
+        with pytest.raises(RunError) as error:
+            rank.step(0, batch_of(mesh.sequences, 1 if endpoint.rank == 2 else 0))
+        return str(error.value)
+
+    said = ThreadRanks().run(program, 4)
+    ours, theirs = (batch_of(mesh.sequences, step).checksum for step in (0, 1))
+    expected = f"step 0: rank 2 was given another batch than rank 0: checksums {theirs:08x} and {ours:08x}. "
+    assert said == [expected + "Every rank must be given the whole batch of the mesh, of the same step"] * 4
+
+
 # --- before anything runs ----------------------------------------------------------------------------------
 
 
@@ -343,14 +362,45 @@ def test_settings_that_cannot_be(told: Settings, message: str) -> None:
     assert refused(Mesh(), 1, told) == message
 
 
-def test_tied_ends_that_hold_different_rows_are_refused() -> None:
-    spec = tiny(4, tied=True)
-    plan = Mesh(pp=2, tp=2, shares=(1, 2)).plan(spec)
-    first, last = plan.layout.stages
-    changed = replace(plan, layout=replace(plan.layout, stages=(first, replace(last, shares=(2, 1)))))
+def unfit(mesh: Mesh, change: Callable[[TrainingPlan], TrainingPlan], **changes: object) -> str:
+    spec = tiny(4, **changes)
+    plan = change(mesh.plan(spec))
     with pytest.raises(PlanError) as error:
-        check_mesh(changed, spec, 4)
-    assert str(error.value) == (
+        check_mesh(plan, spec, plan.layout.ranks)
+    return str(error.value)
+
+
+def with_last_stage(plan: TrainingPlan, **changes: Any) -> TrainingPlan:
+    *others, last = plan.layout.stages
+    return replace(plan, layout=replace(plan.layout, stages=(*others, replace(last, **changes))))
+
+
+def test_tied_ends_that_differ_are_refused() -> None:
+    said = unfit(Mesh(pp=2, tp=2, shares=(1, 2)), lambda plan: with_last_stage(plan, shares=(2, 1)), tied=True)
+    assert said == (
         "tiny ties its embedding to its LM head, and ranks of the first and the last stage hold the same rows of it: "
         "their shares must be the same, not [1, 2] and [2, 1]"
     )
+    said = unfit(Mesh(pp=2), lambda plan: with_last_stage(plan, dtype="float32", weights="float32"), tied=True)
+    assert said == (
+        "tiny ties its embedding to its LM head: the first and the last stage must have the same dtype, not float64 "
+        "and float32"
+    )
+
+
+def test_what_can_only_be_planned_is_refused() -> None:
+    said = unfit(Mesh(dp=2), lambda plan: replace(plan, setup=replace(plan.setup, zero=2)))
+    assert said == "zero is 2, but only 0 and 1 can run so far: set it to 1"
+
+    def with_context(plan: TrainingPlan) -> TrainingPlan:
+        layout = replace(plan.layout, axes={"cp": 2})
+        return replace(plan, layout=layout, batch=2, setup=replace(plan.setup, split=Split(cp=2)))
+
+    said = unfit(Mesh(dp=2), with_context)
+    assert said == "axis cp is 2, but it can be planned only so far: set it to 1"
+
+
+def test_no_buckets_at_all_are_refused() -> None:
+    with pytest.raises(UsageError) as error:
+        check_buckets(0)
+    assert str(error.value) == "gradients are to be reduced in 0 buckets, but it must be at least 1"

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import zlib
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from plait.errors import UsageError
+from plait.errors import RunError, UsageError
 from plait.nn.training.loss import IGNORED
 from plait.plans.training import TrainingPlan
 
@@ -22,6 +24,11 @@ class Batch(NamedTuple):
     def valid(self) -> int:
         """Tokens that count, over the whole mesh: every rank has all targets, so nobody needs to ask."""
         return int((self.targets != IGNORED).sum())
+
+    @property
+    def checksum(self) -> int:
+        """Of all ids."""
+        return zlib.crc32(torch.cat(self).cpu().numpy().data)
 
     def rows(self, first: int, count: int) -> Batch:
         """Sequences [first, first + count)."""
@@ -52,3 +59,13 @@ def check_batch(batch: Batch, plan: TrainingPlan, vocab: int) -> None:
                 f"{name} hold {int(tensor[~known][0])}, but the model's vocabulary is {ids}: "
                 "tokenize with its own tokenizer"
             )
+
+
+def require_same_batch(checksums: Sequence[int], step: int) -> None:
+    """Of what each rank was given. Errors: RunError, the same on all ranks."""
+    other = next((rank for rank, found in enumerate(checksums) if found != checksums[0]), None)
+    if other is not None:
+        raise RunError(
+            f"step {step}: rank {other} was given another batch than rank 0: checksums {checksums[other]:08x} and "
+            f"{checksums[0]:08x}. Every rank must be given the whole batch of the mesh, of the same step"
+        )

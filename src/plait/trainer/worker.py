@@ -16,7 +16,7 @@ from plait.plans.action import Action, Kind
 from plait.plans.round import Round
 from plait.plans.training import TrainingPlan
 from plait.spec.model import ModelSpec
-from plait.trainer.batch import Batch, first_sequence
+from plait.trainer.batch import Batch, first_sequence, require_same_batch
 from plait.trainer.copies import CopyGuard
 from plait.trainer.finite import NOTHING, Trouble, Watch, gradient_trouble, require_finite
 from plait.trainer.held import HeldStage
@@ -183,11 +183,12 @@ class TrainingWorker:
         """See `executor.StepWorker`. Errors: RunError, the same on all ranks, before anything is updated."""
         given, parts = self._now, self._parts
         squares, trouble = self._squares()
-        checksums = parts.copies.checksums() if given.check else []
+        checksums = [given.batch.checksum, *parts.copies.checksums()] if given.check else []
         rows = parts.assembly.told([squares, self._loss(), *trouble, *checksums])
         require_finite([Trouble.of(row[2:7]) for row in rows], self._spec, self._plan.layout, one.number)
         if given.check:
-            parts.copies.check([row[7:] for row in rows], one.number)
+            require_same_batch([int(row[7]) for row in rows], one.number)
+            parts.copies.check([row[8:] for row in rows], one.number)
         norm = math.sqrt(math.fsum(row[0] for row in rows))
         if parts.clip is not None and norm > parts.clip:
             for optimizer in parts.optimizers.values():
