@@ -15,6 +15,7 @@ from plait.planner.training_local import local_training_plan
 from plait.plans.check_step import check_training_round
 from plait.plans.split import Split, TrainingSetup
 from plait.plans.training import TrainingPlan
+from plait.schedules.prove import prove_training_plan
 from plait.schedules.step import executed_round
 from plait.schedules.training import ONE_STAGE, TRAINING_SCHEDULES, V_SHAPED
 from plait.spec.model import Experts, LatentAttention, ModelSpec, Rope
@@ -129,6 +130,19 @@ def test_zero_over_one_replica_has_nothing_to_shard() -> None:
     plan = planned(zero=1)
     kinds = {action.kind.value for actions in executed_round(0, plan, TINY).actions for action in actions}
     assert kinds == {"F", "B", "N", "O"}
+
+
+def test_t18_a_plan_is_proved_before_it_runs() -> None:
+    """Whatever its links hold; and stages that stand where their schedule does not want them are refused."""
+    for capacity in (1, 2, 3):
+        plan = planned(schedule="zb-v", pp=3, virtual=2, dp=2, capacity=capacity)
+        prove_training_plan(plan, TINY)
+    looped = planned(schedule="interleaved", pp=3, virtual=2, dp=2)
+    with pytest.raises(PlanError) as error:
+        prove_training_plan(replace(looped, setup=replace(looped.setup, schedule="zb-v")), TINY)
+    assert str(error.value) == (
+        "schedule zb-v wants stages 0 5 | 1 4 | 2 3 on its positions, but the layout has 0 3 | 1 4 | 2 5"
+    )
 
 
 def test_the_round_that_is_run() -> None:

@@ -24,6 +24,7 @@ from plait.plans.layout import Layout, Stage
 from plait.plans.split import Split, TrainingSetup
 from plait.plans.training import TrainingPlan
 from plait.schedules.order import Placement, loop, v_shape
+from plait.schedules.prove import prove_training_plan
 from plait.schedules.training import V_SHAPED, require_training_schedule
 from plait.spec.checked import require_runnable
 from plait.spec.model import ModelSpec
@@ -47,7 +48,8 @@ def local_training_plan(
     `setup.micro_batch` or `setup.micro_batches` may be 0: it follows from the batch and the other. `cut`: layers of
     each stage; by default positions are as equally loaded as whole layers allow, the head counted. `threads`: of each
     rank. `capacity`: unreceived messages a link holds. `shares`: what each rank of a tensor group gets, in proportion.
-    Errors: PlanError, SpecError for models that can be planned only: what was given, what fits, what to type.
+    The plan is proved free of deadlock. Errors: PlanError, SpecError for models that can be planned only: what was
+    given, what fits, what to type.
     """
     require_runnable(spec)
     _require(_problems(spec, setup, capacity))
@@ -56,6 +58,7 @@ def local_training_plan(
     layout = _layout(setup, layers, Stage((0, 0), (), dtype, dtype, threads, shares=tuple(shares)), capacity)
     plan = TrainingPlan(spec.name, layout, setup, batch, sequence)
     check_training_plan(plan, spec)
+    prove_training_plan(plan, spec)
     return plan
 
 

@@ -1,8 +1,8 @@
 """Proves a plan free of deadlock before anything runs: every shape of round that it can make, for its k.
 
-A round is proved alone, with what the round before it left in flight. That is enough: lanes keep their order, and more
-progress never takes a possibility away (`plans.check`); so where every round comes to its end alone, they do one after
-another, and no less when they overlap.
+Training repeats one round. In generation a round is proved alone, with what the round before it left in flight. That is
+enough: lanes keep their order, and more progress never takes a possibility away (`plans.check`); so where every round
+comes to its end alone, they do one after another, and no less when they overlap.
 """
 
 from __future__ import annotations
@@ -12,9 +12,13 @@ from itertools import pairwise
 
 from plait.errors import PlanError
 from plait.plans.check import check_rounds
+from plait.plans.check_step import check_training_round
 from plait.plans.plan import Plan
 from plait.plans.round import MicroBatch, Round, Row
+from plait.plans.training import TrainingPlan
 from plait.schedules.generation import make_round
+from plait.schedules.step import executed_round
+from plait.spec.model import ModelSpec
 
 
 def prove_plan(plan: Plan) -> None:
@@ -28,6 +32,14 @@ def prove_plan(plan: Plan) -> None:
                 f"link_capacity = {capacity} is too small for {plan.micro_batches} micro-batches ({error}): "
                 f"link_capacity = {plan.micro_batches} is enough"
             ) from None
+
+
+def prove_training_plan(plan: TrainingPlan, spec: ModelSpec) -> None:
+    """The round that the trainer runs is complete, in order and free of deadlock for the plan's k. Errors: PlanError.
+
+    One step is enough: it leaves nothing in flight.
+    """
+    check_training_round(executed_round(0, plan, spec), plan.layout)
 
 
 def _shapes(plan: Plan, stages: int) -> Iterator[Round]:

@@ -14,6 +14,7 @@ from plait.plans.file import load_plan_file
 from plait.plans.plan import LOCALHOST
 from plait.plans.split import Split, TrainingSetup
 from plait.plans.training import TrainingPlan
+from plait.schedules.prove import prove_training_plan
 from plait.spec.cluster import Cluster
 from plait.spec.model import ModelSpec
 from plait.trainer.settings import Rate, Settings
@@ -158,6 +159,7 @@ def _checked(options: TrainOptions, spec: ModelSpec, given: Given, started: Star
                 f"leave --{flag} out, or plan again with it"
             )
     require_trainable(plan)
+    prove_training_plan(plan, spec)
     threads = options.threads or (None if given.cluster is None else _threads(plan.setup, started))
     if threads is None:
         return given
