@@ -42,13 +42,18 @@ def test_the_bound_of_float64_is_the_design_s() -> None:
 
 
 def test_the_bound_of_float32_says_when_it_is_one_process_s_own_rounding() -> None:
-    for model in ("llama", "grouped", "olmo2"):
-        found = bounds(work_of(Case(model=model, dtype="float32", pp=3)))
-        assert all(1e-5 <= found.of(what) < 1e-3 for what in WHATS)
-        more = [what for what in WHATS if found.of(what) > 1e-5]
-        assert found.why.startswith("the design's bound for float32")
-        assert ("4 × what one float32 process is off its float64 self" in found.why) == bool(more)
-        assert all(what in found.why for what in more)
+    deep = work_of(Case(model="olmo2", dtype="float32", layers=(13,), seed=3))
+    fine, broken = dict.fromkeys(WHATS, 1e-5), {**dict.fromkeys(WHATS, 0.0), "grad": 1e-4}
+    found = bounds(deep, fine)
+    assert ([found.of(what) for what in WHATS], found.why) == ([1e-5] * 4, "the design's bound for float32")
+    found = bounds(deep, broken)
+    assert (found.loss, found.weights) == (1e-5, 1e-5)
+    assert 1e-5 < found.grad < 1e-3
+    assert found.why == (
+        "the design's bound for float32; for grad 4 × what one float32 process is off its float64 self"
+    )
+    shallow = work_of(Case(dtype="float32"))
+    assert [bounds(shallow, broken).of(what) for what in WHATS] == [1e-5] * 4
 
 
 def test_the_bound_of_bfloat16_is_of_the_size_of_its_rounding() -> None:

@@ -39,7 +39,7 @@ Seed = Callable[[Patch], None]
 def certified(case: Case, patch: Patch, seed: Seed | None = None) -> Outcome:
     """The outcome of a case, with a fault in the mesh."""
     work, plan = work_of(case), plan_of(case)
-    bounds(work)
+    bounds(work, {"grad": 1.0})
     whole_steps(work)
     with patch.context() as seeded:
         if seed is not None:

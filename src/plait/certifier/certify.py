@@ -88,14 +88,15 @@ def certify(*cases: Case, jobs: int = 1, watch: Watch | None = None) -> Certific
 
 def compared(case: Case, plan: TrainingPlan, run: Run | None = None) -> Outcome:
     """Run a case on its mesh. What breaks there is told in the outcome."""
-    allowed = bounds(work_of(case))
+    work = work_of(case)
     try:
         reports = (run or _run_over(case.transport))(case, plan)
     except UsageError:
         raise
     except PlaitError as error:
-        return Outcome(case, allowed, {}, failure=str(error))
+        return Outcome(case, bounds(work), {}, failure=str(error))
     deviations = {what: max(_of(reports, what), key=lambda one: one.error) for what in WHATS}
+    allowed = bounds(work, {what: found.error for what, found in deviations.items()})
     return Outcome(case, allowed, deviations, apart=_apart(reports))
 
 

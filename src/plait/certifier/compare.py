@@ -12,6 +12,7 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
+from types import MappingProxyType
 from typing import Literal, NamedTuple
 
 from torch import Tensor
@@ -55,14 +56,17 @@ class Bounds:
         return {"loss": self.loss, "grad": self.grad, "norm": self.norm, "weights": self.weights}[what]
 
 
-def bounds(work: Work) -> Bounds:
-    """What a mesh may be off this work of one process.
+def bounds(work: Work, errors: Mapping[What, float] = MappingProxyType({})) -> Bounds:
+    """What a mesh that has these errors may be off this work of one process.
 
-    float64: 1e-10. float32: 1e-5, or where that is more, 4 times what one process is off its float64 self: two steps of
-    a tiny model can amplify rounding beyond 1e-5. bfloat16: 4 times that, and of one number at least a rounding.
+    float64: 1e-10. float32: 1e-5; where that is not enough, and it is more, 4 times what one process is off its float64
+    self: two steps of a tiny model can amplify rounding beyond 1e-5. bfloat16: 4 times that, and of one number at least
+    a rounding.
     """
     if work.dtype == "float64":
         return Bounds(1e-10, 1e-10, 1e-10, 1e-10, "the design's bound for float64")
+    if work.dtype == "float32" and max(errors.values(), default=0.0) <= 1e-5:
+        return Bounds(1e-5, 1e-5, 1e-5, 1e-5, "the design's bound for float32")
     own = {what: _TIMES * error for what, error in _rounding(work).items()}
     if work.dtype == "bfloat16":
         least = {"loss": _BFLOAT16_STEP, "grad": _BFLOAT16_STEP, "norm": _BFLOAT16_STEP, "weights": 1e-5}

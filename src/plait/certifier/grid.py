@@ -1,7 +1,7 @@
 """The cases of `plait certify --all`: every mesh that is asked for with every schedule, and all else drawn for each.
 
 A pure function of the seed. What is drawn depends on the case's own name alone, so that cases can be added without
-changing others. That all of it takes minutes, large meshes get few micro-batches and steps (some get many even so),
+changing others. That all of it takes minutes, large meshes get few micro-batches and steps (every sixth more),
 and what one process has to do, too, is drawn by the model's layers alone: meshes share it.
 """
 
@@ -34,8 +34,8 @@ DP, PP, TP = (1, 2, 3), (1, 2, 3, 4), (1, 2, 3)
 DRAWS = 6
 MICRO_BATCHES = 9
 
-_BUDGET = 42
-"""Passes of a micro-batch through a layer on a rank, over all steps, that a case may take."""
+_BUDGET, _LARGE_BUDGET = 24, 140
+"""Passes of a micro-batch through a layer on a rank, over all steps, that a case may take; and every sixth."""
 
 _FROZEN = (("*norm*",), ("embed*",), ("layers.0.*",), ("*.q.weight", "*.down.*"))
 
@@ -50,18 +50,17 @@ def grid(seed: int = 0, dtype: Dtype | None = None) -> Iterator[Case]:
 
 
 def drawn(mesh: Case, random: Random, turn: int = 0) -> Case:
-    """All that the mesh leaves open. Every sixth turn has as many micro-batches as were drawn, whatever they take."""
-    layers = _cut(mesh.pp * mesh.virtual, random)
+    """All that the mesh leaves open."""
+    layers = _cut(mesh.pp * mesh.virtual, random, large=mesh.dp * mesh.tp >= 6)
     each = mesh.dp * mesh.tp * sum(layers)
-    free = turn % DRAWS == DRAWS - 1 and random.random() < 0.5
-    micro_batches = random.randint(1, MICRO_BATCHES)
-    micro_batches = micro_batches if free else max(1, min(micro_batches, _BUDGET // each))
+    least, budget = (4, _LARGE_BUDGET) if turn % DRAWS == DRAWS - 1 else (1, _BUDGET)
+    micro_batches = max(1, min(random.randint(least, MICRO_BATCHES), budget // each))
     return replace(
         _work(mesh, Random(f"{mesh.seed} {sum(layers)} {turn}")),
         layers=layers if len(layers) > 1 else (sum(layers),),
         micro_batches=micro_batches,
         batch=mesh.dp * micro_batches * random.choice((1, 1, 2, 3)),
-        steps=2 if 2 * each * micro_batches <= _BUDGET else 1,
+        steps=2 if 2 * each * micro_batches <= budget else 1,
         zero=random.randint(0, 1),
         recompute=random.choice(RECOMPUTE),
         sequence=mesh.tp > 1 and random.random() < 0.5,
@@ -83,10 +82,10 @@ def _work(mesh: Case, random: Random) -> Case:
     )
 
 
-def _cut(stages: int, random: Random) -> tuple[int, ...]:
+def _cut(stages: int, random: Random, *, large: bool) -> tuple[int, ...]:
     """Layers of each stage: one each, and now and then some more on any of them."""
     layers = [1] * stages
-    for _ in range(random.choice((0, 1, 1, 2))):
+    for _ in range(random.choice((0, 0, 1) if large else (0, 1, 1, 2))):
         layers[random.randrange(stages)] += 1
     return tuple(layers)
 
