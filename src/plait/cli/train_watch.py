@@ -86,11 +86,10 @@ def plan_words(plan: TrainingPlan) -> str:
     cut = ", ".join(f"{first} to {end - 1}" if end - first > 1 else f"{first}" for first, end in layout.cut)
     count = setup.micro_batches
     micro_batches = f"{count} micro-batch{'es' if count > 1 else ''} of {setup.micro_batch}"
-    threads = layout.stages[0].threads
-    return (
-        f"{axes}: layers {cut}; {setup.schedule}, {micro_batches}; {plan.batch} sequence{'s' if plan.batch > 1 else ''} of "
-        f"{plan.sequence} tokens a step; {layout.stages[0].dtype}, {threads} thread{'s' if threads > 1 else ''} a rank"
-    )
+    sequences = f"{plan.batch} sequence{'s' if plan.batch > 1 else ''} of {plan.sequence} tokens a step"
+    stage = layout.stages[0]
+    threads = f"{stage.threads} thread{'s' if stage.threads > 1 else ''} a rank"
+    return f"{axes}: layers {cut}; {setup.schedule}, {micro_batches}; {sequences}; {stage.dtype}, {threads}"
 
 
 def step_words(line: StepLine) -> str:
