@@ -5,20 +5,23 @@ Every case passes without the fault. The reference is made before the fault is s
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+import msgspec
 import pytest
-import torch
 from torch import Tensor
 
-from plait.certifier import threads
+from plait.certifier import jobs, threads
 from plait.certifier.case import Case
-from plait.certifier.certify import Outcome, compared
+from plait.certifier.certify import Outcome, certify, compared
 from plait.certifier.compare import What, bounds, whole_steps
 from plait.certifier.planned import plan_of
 from plait.certifier.reference import work_of
+from plait.errors import RunError
 from plait.executor.reduction import Reduction
 from plait.nn.training import partial
 from plait.nn.training.dropout import Dropout
@@ -380,12 +383,30 @@ def test_a_mesh_that_is_stuck_is_told(monkeypatch: Patch) -> None:
     case = Case(pp=2)
     plan = plan_of(case)
 
-    def stuck(case: Case, plan: Any, endpoint: Any) -> Any:
+    def stuck(case: Case, plan: Any, endpoint: Any, stalled: Callable[[str], None]) -> Any:
         if endpoint.rank == 1:
-            return endpoint.wait(lambda: None, "the seeded fault")
-        endpoint.wait(lambda: None, "nothing")
+            stalled("rank 1 has waited 0.1 s for 0:1RF0 of rank 0")
+        endpoint.wait(lambda: None, "the seeded fault")
 
     monkeypatch.setattr(threads, "LIMIT_S", 0.5)
     found = compared(case, plan, lambda case, plan: threads.run_threads(case, plan, stuck))
-    assert found.failure == "the mesh is stuck: after 0.5 s ranks 0, 1 have not ended"
-    torch.set_num_threads(1)
+    assert found.failure == (
+        "the mesh is stuck: after 0.5 s ranks 0, 1 have not ended; rank 1 has waited 0.1 s for 0:1RF0 of rank 0"
+    )
+
+
+def test_a_process_that_dies_is_told(monkeypatch: Patch) -> None:
+    def dying() -> subprocess.Popen[bytes]:
+        code = "import sys; sys.stdin.readline()"
+        return subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+
+    monkeypatch.setattr(jobs, "_start", dying)
+    with pytest.raises(RunError) as caught:
+        certify(Case(), Case(seed=1), jobs=2)
+    assert str(caught.value).startswith("a process that compares meshes ended at: plait certify")
+
+
+def test_a_case_that_breaks_our_own_code_is_an_outcome_of_its_process() -> None:
+    (found,) = jobs._outcomes(iter([msgspec.json.encode(Case(dp=0))]))
+    assert not found.passed
+    assert found.failure == "PlanError: --dp 0 was asked for, but it must be at least 1"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import sys
+from collections.abc import Callable
 from contextlib import suppress
 from typing import cast
 
@@ -44,15 +45,15 @@ def settings_of(case: Case) -> Settings:
     )
 
 
-def run_rank(case: Case, plan: TrainingPlan, endpoint: Endpoint) -> Report:
-    """Train the case's steps as the endpoint's rank. Errors: RunError."""
+def run_rank(case: Case, plan: TrainingPlan, endpoint: Endpoint, stalled: Callable[[str], None]) -> Report:
+    """Train the case's steps as the endpoint's rank; `stalled` is told of long waits. Errors: RunError."""
     spec, tensors = small_spec(case.small), small_tensors(case.small)
 
     def whole(name: str, shape: Shape) -> Tensor:
         assert tensors[name].shape == shape, f"{name} is asked for as {shape}"
         return tensors[name]
 
-    trainer = TrainingRank(plan, spec, settings_of(case), endpoint, whole, buckets=case.buckets)
+    trainer = TrainingRank(plan, spec, settings_of(case), endpoint, whole, buckets=case.buckets, stalled=stalled)
     report = Report(endpoint.rank)
     for number, expected in enumerate(whole_steps(work_of(case))):
         given = sequences(spec.vocab, case.sequences, number, case.seed)
@@ -83,7 +84,7 @@ def main() -> int:
         rank, plan = setup.rank, plan_of(setup.case)
         torch.set_num_threads(1)
         with endpoint_of(setup, plan) as endpoint:
-            channel.send(Measured(run_rank(setup.case, plan, endpoint)))
+            channel.send(Measured(run_rank(setup.case, plan, endpoint, lambda text: print(text, file=sys.stderr))))
     except EOFError:
         return 1  # the front is gone: nobody is left to tell
     except BaseException as error:

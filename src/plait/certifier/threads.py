@@ -23,24 +23,32 @@ LIMIT_S = 120.0
 """A mesh that takes longer is stuck."""
 
 
-def run_threads(case: Case, plan: TrainingPlan, program: Callable[..., Report] = run_rank) -> list[Report]:
-    """What each rank has seen, in rank order. Errors: the one that began it, where a rank failed."""
+Stalled = Callable[[str], None]
+Program = Callable[[Case, TrainingPlan, Endpoint, Stalled], Report]
+
+
+def run_threads(case: Case, plan: TrainingPlan, program: Program = run_rank) -> list[Report]:
+    """What each rank has seen, in rank order. Errors: RunError about what began it, where a rank failed."""
+    threads = torch.get_num_threads()
     torch.set_num_threads(1)
-    small_tensors(case.small), whole_steps(work_of(case))  # made once, before the threads look at them
-    return Threads(thread_mesh(plan.layout.ranks, plan.layout.link_capacity)).run(
-        lambda endpoint: program(case, plan, endpoint), LIMIT_S
-    )
+    try:
+        small_tensors(case.small), whole_steps(work_of(case))  # made once, before the threads look at them
+        endpoints = thread_mesh(plan.layout.ranks, plan.layout.link_capacity)
+        return _Threads(endpoints).run(lambda endpoint, stalled: program(case, plan, endpoint, stalled), LIMIT_S)
+    finally:
+        torch.set_num_threads(threads)
 
 
-class Threads:
+class _Threads:
     """A thread for each endpoint."""
 
     def __init__(self, endpoints: list[Endpoint]) -> None:
         self._endpoints = endpoints
         self._reports: dict[int, Report] = {}
         self._errors: list[tuple[int, BaseException]] = []
+        self._waits: dict[int, str] = {}
 
-    def run(self, program: Callable[[Endpoint], Report], limit_s: float) -> list[Report]:
+    def run(self, program: Callable[[Endpoint, Stalled], Report], limit_s: float) -> list[Report]:
         """What `program` returns for each. Errors: the first that is not of another rank's end."""
         threads = [threading.Thread(target=self._rank, args=(one, program), daemon=True) for one in self._endpoints]
         deadline_s = time.monotonic() + limit_s
@@ -51,12 +59,13 @@ class Threads:
         self._end(threads, limit_s)
         return [self._reports[one.rank] for one in self._endpoints]
 
-    def _rank(self, endpoint: Endpoint, program: Callable[[Endpoint], Report]) -> None:
+    def _rank(self, endpoint: Endpoint, program: Callable[[Endpoint, Stalled], Report]) -> None:
+        rank = endpoint.rank
         try:
             with endpoint:
-                self._reports[endpoint.rank] = program(endpoint)
+                self._reports[rank] = program(endpoint, lambda text: self._waits.update({rank: text}))
         except BaseException as error:
-            self._errors.append((endpoint.rank, error))
+            self._errors.append((rank, error))
 
     def _end(self, threads: list[threading.Thread], limit_s: float) -> None:
         stuck = [one.rank for one, thread in zip(self._endpoints, threads, strict=True) if thread.is_alive()]
@@ -64,7 +73,8 @@ class Threads:
             for endpoint in self._endpoints:
                 endpoint.fail(f"the mesh was stuck for {limit_s:g} s")
             names = ", ".join(map(str, stuck))
-            raise RunError(f"the mesh is stuck: after {limit_s:g} s ranks {names} have not ended")
+            waits = "".join(f"; {self._waits[rank]}" for rank in stuck if rank in self._waits)
+            raise RunError(f"the mesh is stuck: after {limit_s:g} s ranks {names} have not ended{waits}")
         own = [(rank, error) for rank, error in self._errors if not isinstance(error, PeerLost)] or self._errors
         if own:
             rank, error = own[0]
