@@ -11,7 +11,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from plait.cli.output import write_json
 from plait.plans.training import TrainingPlan
 from plait.trainer.train_figures import Prediction, StepLine
-from plait.units import format_bytes, format_seconds
+from plait.units import format_seconds
 
 _MOST_LINES = 50
 """More steps than this are not printed one by one."""
@@ -93,17 +93,15 @@ def plan_words(plan: TrainingPlan) -> str:
 
 
 def step_words(line: StepLine) -> str:
-    """``step   12  loss 2.3456  norm 0.812  lr 0.001  3120 tokens/s  0.66 s  bubble 21 %  sent 12.1 MiB``."""
-    sent = sum(line.comm_bytes.values())
+    """``step   12  loss 2.3456  norm 0.812  lr 0.001  3120 tokens/s  656 ms  bubble 21 %``: 80 columns hold it."""
     parts = [
         f"step {line.step:>4}",
         f"loss {line.loss:.4f}",
         f"norm {line.grad_norm:.3g}",
-        f"lr {line.lr:.3g}",
+        f"lr {line.lr:.2g}",
         f"{line.tokens_per_s:.0f} tokens/s",
         format_seconds(line.step_s),
         f"bubble {line.bubble * 100:.0f} %",
     ]
     parts += [f"MFU {line.mfu * 100:.0f} %"] if line.mfu is not None else []
-    parts += [f"sent {format_bytes(sent)}"] if sent else []
     return "  ".join(parts)
