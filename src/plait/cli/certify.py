@@ -121,6 +121,7 @@ def _all(context: typer.Context, jobs: int | None, *, as_json: bool) -> Certific
             bar.advance(TaskID(0))
             if not as_json:
                 sys.stdout.write(line(outcome) + "\n")
+                sys.stdout.flush()
 
         return compare(*cases, jobs=jobs or usable_cores(), watch=watch)
 
@@ -143,8 +144,14 @@ def _typed(context: typer.Context, name: str) -> bool:
 
 
 def _bar(console: Console, total: int) -> Progress:
-    """A bar where somebody looks at a terminal, and stdout goes elsewhere or is one as well."""
+    """A bar where somebody looks at a terminal; lines stay data on stdout where that goes elsewhere."""
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    bar = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
+    bar = Progress(
+        *columns,
+        console=console,
+        transient=True,
+        disable=not console.is_terminal,
+        redirect_stdout=sys.stdout.isatty(),
+    )
     bar.add_task("meshes", total=total)
     return bar
