@@ -160,7 +160,7 @@ def test_adding_goes_on_while_the_rest_moves(monkeypatch: pytest.MonkeyPatch) ->
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_gradients_of_replicas_are_summed(dp: int, zero: int, dtype: torch.dtype) -> None:
     """Uneven pieces, the first empty; buckets; the weights are equal after the gather, to the bit."""
-    for schedule, buckets in (("1f1b", 1), ("zb-h1", 3), ("zb-v", 4), ("dualpipe-v", 2)):
+    for schedule, buckets in (("1f1b", 1), ("zb-h1", 3), ("zb-v", 4)):
         case = Case(schedule, 2, 3, dp=dp, buckets=buckets, zero=zero, norm=True, tied=True, items=11, dtype=dtype)
         run = VirtualSteps(case)
         run.require_planned(run.run(case.round(0), case.round(1)))
@@ -229,7 +229,7 @@ def test_a_reductions_span_is_a_transfer() -> None:
 
 
 @pytest.mark.parametrize("capacity", [1, 2])
-@pytest.mark.parametrize("micro_batches", [1, 2, 5])
+@pytest.mark.parametrize("micro_batches", [1, 4])
 def test_a_tied_reduction_does_not_fill_the_link_of_a_pipeline(
     capacity: int, micro_batches: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

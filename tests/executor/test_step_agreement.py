@@ -71,7 +71,7 @@ def test_t25_the_bubble_is_the_simulators_and_the_closed_forms(schedule: str, mi
         ("gpipe", 4, 16, 15.79),
         ("interleaved", 4, 16, 8.57),
         ("1f1b", 8, 32, 17.95),
-        ("interleaved", 8, 32, 9.86),
+        pytest.param("interleaved", 8, 32, 9.86, marks=pytest.mark.soak),
     ],
 )
 def test_the_known_bubbles(schedule: str, positions: int, micro_batches: int, percent: float) -> None:
@@ -82,15 +82,14 @@ def test_the_known_bubbles(schedule: str, positions: int, micro_batches: int, pe
 
 
 @pytest.mark.parametrize(("schedule", "positions"), list(itertools.product(TRAINING_SCHEDULES, (1, 2, 3, 4))))
-@pytest.mark.parametrize("latency_s", [0.0, 0.125])
-def test_computations_run_when_the_simulator_says(schedule: str, positions: int, latency_s: float) -> None:
-    for capacity, micro_batches in ((1, 1), (1, 5), (2, 3), (16, 7)):
+def test_computations_run_when_the_simulator_says(schedule: str, positions: int) -> None:
+    for latency_s, capacity, micro_batches in ((0.125, 1, 1), (0.0, 1, 5), (0.125, 2, 3), (0.125, 16, 7)):
         case = Case(schedule, positions, micro_batches, VIRTUAL.get(schedule, 1), capacity=capacity)
         measured, predicted = both(case, seconds_of(len(case.layout.stages)), latency_s)
         assert compute_spans(measured) == compute_spans(predicted)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(
     st.sampled_from(TRAINING_SCHEDULES),
     st.integers(1, 4),

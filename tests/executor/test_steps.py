@@ -86,7 +86,7 @@ def test_t23_fewer_micro_batches_than_stages(schedule: str, micro_batches: int) 
     run.require_planned(run.run())
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(st.randoms(use_true_random=False), st.integers(1, 9), st.integers(1, 3))
 def test_t19_interleaved_finishes_under_any_delay(delays: random.Random, micro_batches: int, capacity: int) -> None:
     """pp 4, 2 virtual stages, random seconds of every action on every rank."""
@@ -134,7 +134,7 @@ def require_any_delays(case: Case, delays: random.Random, latency_s: float) -> N
 MESHES = (cases(), st.randoms(use_true_random=False), st.sampled_from((0.0, 0.3, 5.0)))
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(*MESHES)
 def test_any_mesh_any_delays(case: Case, delays: random.Random, latency_s: float) -> None:
     """Replicas and tensor groups too, gradients in parts, ZeRO, tied ends, the norm."""

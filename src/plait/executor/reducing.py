@@ -61,6 +61,7 @@ class Reducing:
     ) -> None:
         self._flat = reduction.flat.detach()
         assert self._flat.is_contiguous()
+        assert reduction.bounds[-1] == len(self._flat)
         self._ranks, self._rank, self._tag = reduction.ranks, rank, tag
         self._messages, self._may_send, self._measured = messages, may_send, measured
         self._capacity = capacity
@@ -180,6 +181,7 @@ class Reducing:
                 piece = self._messages.try_receive(source, self._name(_PIECES, chunk))
                 if piece is None:
                     return False
+                piece = piece.to(own.device)
                 self._partial = self._partial.add_(piece) if self._next else piece
                 self.moved += 1
             self._next += 1
