@@ -92,7 +92,11 @@ class TrainingKernel(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class MeasuredTrainingCosts:
-    """`Costs` of a plan all of whose ranks run on the measured host, which has `cores`."""
+    """`Costs` of a plan all of whose ranks run on the measured host, which has `cores`.
+
+    Reductions and messages are taken to move beside computing. Over shared memory a rank's own core moves them, so a
+    step takes longer by what is hidden here: of n buckets all but the last.
+    """
 
     spec: ModelSpec
     plan: TrainingPlan
