@@ -85,10 +85,10 @@ def rank_main(schedule: str, rank: int, given: Mapping[str, Any]) -> None:
     torch.set_num_threads(1)
     with ShmEndpoint.attach(given["shm"]) as endpoint:
         ours = Ours(made(schedule), endpoint)
-        before = resident_bytes()
 
         def saved(count: int) -> tuple[int, int, int]:
             """The most that was saved, in how many bytes that ended, and by how much the process grew."""
+            before = resident_bytes()
             counted = Saved([tensor for stage in ours.rank.stages.values() for tensor in stage.weights.values()])
             with counted.hooks():
                 ours.step(count)
