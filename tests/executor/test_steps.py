@@ -142,7 +142,7 @@ def test_any_mesh_any_delays(case: Case, delays: random.Random, latency_s: float
 
 
 @pytest.mark.soak
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=250, deadline=None)
 @given(*MESHES)
 def test_many_meshes_any_delays(case: Case, delays: random.Random, latency_s: float) -> None:
     require_any_delays(case, delays, latency_s)
