@@ -147,6 +147,12 @@ def refused(*arguments: object) -> str:
             f"--pp 5 makes 5 stages, but {MODEL} has 4 layers and every stage needs at least one: at most 4 stages fit "
             "(--pp 4 is the most)",
         ),
+        (["--model", MODEL, "--dropout", 1], "dropout is 1, but must be from 0 to below 1"),
+        (["--model", MODEL, "--clip", -1], "clip is -1, but must be above 0: leave it out to clip nothing"),
+        (
+            ["--model", MODEL, "--freeze", "embed.weigh"],
+            f"no tensor of {MODEL} is called 'embed.weigh', which was to be frozen: did you mean 'embed.weight'?",
+        ),
         (
             ["--model", MODEL, "--schedule", "1f1"],
             "unknown schedule '1f1' for training: did you mean '1f1b'?",

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import platform
 from dataclasses import replace
+from math import prod
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from plait.errors import PlanError
+from plait.errors import CapacityError, PlanError
 from plait.plans.file import save_plan
 from plait.plans.split import Split
 from plait.plans.training import TrainingPlan
 from plait.spec.inline import inline_spec
+from plait.spec.tensors import model_tensors
+from plait.trainer import train_memory
 from plait.trainer.settings import Rate, Settings
+from plait.trainer.train_memory import require_memory, states_bytes
 from plait.trainer.train_options import TrainOptions, parse_steps
 from plait.trainer.train_plan import Started, make_plan, make_settings, read_given, require_this_host
 
@@ -232,3 +236,42 @@ def test_steps_by_number() -> None:
     assert str(error.value) == (
         "--timeline names step 5, but 5 steps, 0 to 4, are trained: name others, or train --steps 6"
     )
+
+
+# --- memory -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("asked", "settings", "bytes_an_item"),
+    [
+        ({}, Settings(Rate(1.0)), 16),
+        ({}, Settings(Rate(1.0), "sgd"), 8),
+        ({"dtype": "bfloat16"}, Settings(Rate(1.0)), 18),
+        ({"dtype": "bfloat16"}, Settings(Rate(1.0), "sgd"), 10),
+        ({"dp": 2, "zero": 1}, Settings(Rate(1.0)), 24),  # of both replicas
+        ({"pp": 2, "tp": 2}, Settings(Rate(1.0)), 16),
+    ],
+)
+def test_what_a_run_holds(asked: dict[str, Any], settings: Settings, bytes_an_item: float) -> None:
+    made = plan(**asked)
+    items = sum(prod(shape) for shape in model_tensors(SPEC).values())
+    held = sum(states_bytes(made, SPEC, settings, rank) for rank in range(made.layout.ranks))
+    # norms are on every rank of a tensor group
+    assert items * bytes_an_item <= held <= items * bytes_an_item * (1.01 if "tp" in asked else 1)
+
+
+def test_a_model_that_does_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(train_memory, "free_memory_here", lambda: 1 << 20)
+    made = plan(dp=2)
+    require_memory(made, SPEC, Settings(Rate(1.0)), range(0))
+    with pytest.raises(CapacityError) as error:
+        require_memory(made, SPEC, Settings(Rate(1.0)), range(2))
+    assert str(error.value) == (
+        f"weights, gradients and optimizer states of {SPEC.name} take 14.0 MiB on this host, and 1.0 MiB are free: "
+        "13.0 MiB too little; take a smaller model, fewer replicas or --zero 1, or more hosts (torchrun)"
+    )
+
+
+def test_a_launcher_numbers_ranks_host_by_host() -> None:
+    assert Started(4).held(6) == range(6)
+    assert Started(4, 6, 2, 4).held(6) == range(4, 6)

@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import os
 import platform
-import sys
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Protocol
-
-import psutil
 
 from plait.errors import PlanError
 from plait.plans.layout import Layout
 from plait.plans.plan import Plan, check_runnable
-from plait.prober.host import usable_cores
+from plait.prober.host import free_memory_here, usable_cores
 
 
 class Machine(Protocol):
@@ -51,18 +47,3 @@ class ThisMachine:
         if len(hosts) != 1:
             raise PlanError(f"the plan names hosts {sorted(hosts)}, but only one host can be started from here")
         return {hosts.pop(): free_memory_here()}
-
-
-def free_memory_here() -> int:
-    """Bytes of memory that are free on this host, or in the container that this process is in."""
-    return min(psutil.virtual_memory().available, *_container_free())
-
-
-def _container_free() -> list[int]:
-    """What the container that this process is in leaves free, where it has a limit (cgroup v2)."""
-    folder = Path("/sys/fs/cgroup")
-    try:
-        most, used = ((folder / name).read_text().strip() for name in ("memory.max", "memory.current"))
-    except OSError:
-        return [sys.maxsize]
-    return [int(most) - int(used)] if most.isdigit() and used.isdigit() else [sys.maxsize]

@@ -13,11 +13,9 @@ from plait.comm.launcher import Environment
 from plait.comm.measure import measure_link
 from plait.errors import PeerLost
 from plait.generation.follower import IDLE_S
-from plait.generation.machine import free_memory_here
 from plait.generation.planning import Options, model_name
 from plait.generation.protocol import ToFront, ToRank
 from plait.generation.rank import run_rank
-from plait.generation.torchrun_model import Fingerprint, require_same
 from plait.generation.torchrun_protocol import (
     FromRankZero,
     Greeting,
@@ -30,8 +28,9 @@ from plait.generation.torchrun_protocol import (
     ToRankZero,
 )
 from plait.plans.file import plan_from_text
-from plait.prober.host import usable_cores
+from plait.prober.host import free_memory_here, usable_cores
 from plait.ranks.failures import failure
+from plait.ranks.same_model import Fingerprint, require_same
 from plait.weights.index import open_index
 from plait.weights.source import resolve_model
 

@@ -21,7 +21,6 @@ from plait.generation.launch import FrontChannel, RankChannel
 from plait.generation.places import Places
 from plait.generation.protocol import Finished, Logits, Progress, Ready, ToFront, Token, ToRank
 from plait.generation.torchrun_hosts import Hosts
-from plait.generation.torchrun_model import Fingerprint
 from plait.generation.torchrun_protocol import (
     FromRankZero,
     Greeting,
@@ -38,6 +37,7 @@ from plait.plans.plan import Plan
 from plait.ranks.channel import Channel
 from plait.ranks.failures import Failed, failure
 from plait.ranks.processes import EXIT_WAIT_S
+from plait.ranks.same_model import Fingerprint
 from plait.timeline.clock import Exchange, offset_from_exchanges
 from plait.timeline.timeline import Clock
 from plait.weights.index import WeightsIndex

@@ -11,8 +11,8 @@ from __future__ import annotations
 import msgspec
 
 from plait.generation.protocol import Finished, Logits, Progress, Ready, Token
-from plait.generation.torchrun_model import Fingerprint
 from plait.ranks.failures import Failed
+from plait.ranks.same_model import Fingerprint
 
 CAPACITY = 64
 """Messages that each link of such a mesh holds: it is joined before there is a plan, and the plan says the same."""

@@ -1,9 +1,10 @@
-"""What names this host, and what a rank's process on it is told about threads."""
+"""What names this host, what is free on it, and what a rank's process on it is told about threads."""
 
 from __future__ import annotations
 
 import os
 import platform
+import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -32,6 +33,21 @@ def usable_cores() -> int:
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
+
+
+def free_memory_here() -> int:
+    """Bytes of memory that are free on this host, or in the container that this process is in."""
+    return min(psutil.virtual_memory().available, *_container_free())
+
+
+def _container_free() -> list[int]:
+    """What the container that this process is in leaves free, where it has a limit (cgroup v2)."""
+    folder = Path("/sys/fs/cgroup")
+    try:
+        most, used = ((folder / name).read_text().strip() for name in ("memory.max", "memory.current"))
+    except OSError:
+        return [sys.maxsize]
+    return [int(most) - int(used)] if most.isdigit() and used.isdigit() else [sys.maxsize]
 
 
 def torch_version() -> str:

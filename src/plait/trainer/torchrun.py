@@ -115,7 +115,9 @@ def lead(
 def _prepare(
     here: Environment, model: str | None, data: Sequence[Path], options: TrainOptions, watch: TrainWatch
 ) -> Prepared:
-    prepared = prepare(model, data, options, watch, Started(usable_cores(), here.size, here.local_size))
+    # ranks are numbered host by host
+    started = Started(usable_cores(), here.size, here.local_size, here.rank - here.local_rank)
+    prepared = prepare(model, data, options, watch, started)
     assert prepared.plan.layout.link_capacity == _capacity(options), "the mesh was joined with another capacity"
     return prepared
 

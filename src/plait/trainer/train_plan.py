@@ -33,13 +33,19 @@ _DTYPES = ("float32", "bfloat16")
 
 
 class Started(NamedTuple):
-    """Where a plan runs: this host's `cores`. `ranks` that a launcher has started, `here` of them on this host; None
-    where we start our own.
+    """Where a plan runs: this host's `cores`. `ranks`: of a launcher, `here` of them on this host, from `first` on.
+
+    None where we start our own.
     """
 
     cores: int
     ranks: int | None = None
     here: int | None = None
+    first: int = 0
+
+    def held(self, ranks: int) -> range:
+        """Of so many ranks, those of this host."""
+        return range(ranks) if self.here is None else range(self.first, self.first + self.here)
 
 
 class Given(NamedTuple):
@@ -80,7 +86,7 @@ def make_settings(options: TrainOptions, *, fresh: bool) -> Settings:
         Rate(lr, decay, options.warmup, options.steps),
         optimizer,
         weight_decay=options.weight_decay,
-        clip=options.clip if options.clip > 0 else None,
+        clip=options.clip or None,
         frozen=options.freeze,
         dropout=options.dropout,
         seed=options.seed,

@@ -12,10 +12,14 @@ import msgspec
 from plait.errors import SpecError
 from plait.plans.file import dump_any_plan
 from plait.plans.training import TrainingPlan
+from plait.ranks.same_model import Fingerprint
 from plait.spec.cluster import Cluster
+from plait.trainer.checks import check_mesh, check_settings
 from plait.trainer.data import Ids, Sequences, digest, read_ids
+from plait.trainer.frozen import frozen_names
 from plait.trainer.protocol import Work
 from plait.trainer.settings import Settings
+from plait.trainer.train_memory import require_memory
 from plait.trainer.train_model import Beginning, open_beginning
 from plait.trainer.train_options import TrainOptions
 from plait.trainer.train_plan import Started, make_plan, make_settings, read_given
@@ -40,13 +44,12 @@ class Prepared:
         stages = tuple(replace(stage, threads=1, host="") for stage in self.plan.layout.stages)
         plan = replace(self.plan, layout=replace(self.plan.layout, stages=stages))
         told = msgspec.structs.replace(self.work, plan=dump_any_plan(plan), index=None)
-        tensors = {} if self.beginning.index is None else self.beginning.index.entries
-        shapes = {name: (entry.stored.kind, entry.shape) for name, entry in tensors.items()}
+        index = self.beginning.index
         return {
             "text": digest(self.ids),
             "plan": _of(msgspec.json.encode((told.plan, told.spec))),
             "settings": _of(msgspec.json.encode((told.settings, told.steps, told.timelines, told.buckets))),
-            "weights": _of(msgspec.json.encode(sorted(shapes.items()))),
+            "weights": _of(b"" if index is None else msgspec.json.encode(Fingerprint.of(index), order="sorted")),
         }
 
 
@@ -67,6 +70,10 @@ def prepare(
     plan, cluster = make_plan(options, beginning.spec, given, started)
     plan = replace(plan, model=beginning.name)
     settings = make_settings(options, fresh=beginning.index is None)
+    check_settings(settings)
+    check_mesh(plan, beginning.spec, plan.layout.ranks)
+    frozen_names(beginning.spec, settings.frozen)
+    require_memory(plan, beginning.spec, settings, started.held(plan.layout.ranks))
     kept = options.kept_steps
     ids = read_ids(data, beginning.tokenizer)
     sequences = Sequences(ids, plan.sequence, plan.batch, settings.seed, _named(data)).count
