@@ -278,6 +278,22 @@ def test_an_abandoned_large_message_does_not_block_the_link(pair: tuple[ShmEndpo
     assert first.traffic(1).dropped == 1
 
 
+def test_a_large_message_that_ended_beside_another_is_told_to_its_sender(pair: tuple[ShmEndpoint, ShmEndpoint]) -> None:
+    """The receiver takes it while its sender tries another message: that one waits until the sender has asked."""
+    first, second = pair
+    large, small = Tag(0, 0, 1), Tag(0, 0, 2)
+    tensor, received = torch.arange(1 << 21), None
+    assert not first.try_send(1, large, tensor)
+    while received is None:
+        received = second.try_receive(0, large)
+        assert not first.try_send(1, small, torch.ones(1))
+    assert first.try_send(1, large, tensor)
+    assert first.try_send(1, small, torch.ones(1))
+    assert torch.equal(received, tensor)
+    assert second.try_receive(0, small) is not None
+    assert first.traffic(1).messages == 2
+
+
 def wake_s(pair: tuple[ShmEndpoint, ShmEndpoint], timeout_s: float = 1.0) -> float:
     """Seconds from a send until a rank that sleeps has it."""
     first, second = pair

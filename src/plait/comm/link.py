@@ -81,9 +81,10 @@ class Outgoing:
     def try_send(self, tag: Tag, tensor: torch.Tensor) -> bool:
         """See `Endpoint.try_send`."""
         if self._unfinished is not None:
-            if not self.push():
-                return False
-            sent, self._unfinished = self._unfinished[0], None
+            sent = self._unfinished[0]
+            if not self.push() or (sent != tag and sent.epoch >= tag.epoch):
+                return False  # who sends it will ask again; but of an older epoch nobody does
+            self._unfinished = None
             if sent == tag:
                 return True
         started = self._started
