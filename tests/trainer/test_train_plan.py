@@ -20,7 +20,7 @@ from plait.trainer import train_memory
 from plait.trainer.settings import Rate, Settings
 from plait.trainer.train_memory import require_memory, states_bytes
 from plait.trainer.train_options import TrainOptions, parse_steps
-from plait.trainer.train_plan import Started, make_plan, make_settings, read_given, require_this_host
+from plait.trainer.train_plan import Started, make_plan, make_settings, read_given, require_this_host, require_trainable
 
 SPEC = inline_spec("llama:layers=8,hidden=64,heads=4")
 
@@ -172,6 +172,32 @@ def test_what_can_be_planned_but_not_trained(tmp_path: Path) -> None:
     with pytest.raises(PlanError) as error:
         plan(plan=place)
     assert str(error.value) == "the plan has zero = 2, but only 0 and 1 can be trained yet: plan again"
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (
+            {"device": "cuda"},
+            "stage 0 is on device 'cuda', but only 'cpu' can be trained on yet: write device = 'cpu', or look at "
+            "this plan with plait simulate",
+        ),
+        (
+            {"dtype": "float16", "weights": "float16"},
+            "stage 0 computes in float16, but only float32 and bfloat16 can be trained yet",
+        ),
+        (
+            {"weights": "int8"},
+            "stage 0 stores weights as int8 but computes in float32: to train, write weights = 'float32'",
+        ),
+    ],
+)
+def test_stages_that_cannot_be_trained(changes: dict[str, Any], message: str) -> None:
+    made = plan()
+    stages = tuple(replace(stage, **changes) for stage in made.layout.stages)
+    with pytest.raises(PlanError) as error:
+        require_trainable(replace(made, layout=replace(made.layout, stages=stages)))
+    assert str(error.value) == message
 
 
 def test_a_plan_of_another_host() -> None:

@@ -11,6 +11,7 @@ from plait.errors import PlanError
 from plait.planner.training_local import local_training_plan
 from plait.plans.check_training import check_training_plan
 from plait.plans.file import load_plan_file
+from plait.plans.layout import Stage
 from plait.plans.plan import LOCALHOST
 from plait.plans.split import Split, TrainingSetup
 from plait.plans.training import TrainingPlan
@@ -209,10 +210,22 @@ def require_trainable(plan: TrainingPlan) -> None:
     if setup.zero > 1:
         raise PlanError(f"the plan has zero = {setup.zero}, but only 0 and 1 can be trained yet: plan again")
     for index, stage in enumerate(plan.layout.stages):
-        if stage.dtype not in _DTYPES:
-            raise PlanError(
-                f"stage {index} computes in {stage.dtype}, but only {' and '.join(_DTYPES)} can be trained yet"
-            )
+        _require_stage(index, stage)
+
+
+def _require_stage(index: int, stage: Stage) -> None:
+    if stage.dtype not in _DTYPES:
+        raise PlanError(f"stage {index} computes in {stage.dtype}, but only {' and '.join(_DTYPES)} can be trained yet")
+    if stage.weights != stage.dtype:
+        raise PlanError(
+            f"stage {index} stores weights as {stage.weights} but computes in {stage.dtype}: to train, write "
+            f"weights = {stage.dtype!r}"
+        )
+    if stage.device != "cpu":
+        raise PlanError(
+            f"stage {index} is on device {stage.device!r}, but only 'cpu' can be trained on yet: write device = 'cpu', "
+            "or look at this plan with plait simulate"
+        )
 
 
 def require_this_host(plan: TrainingPlan) -> None:
