@@ -73,9 +73,14 @@ def test_a_ranks_own_error_goes_before_what_others_noticed_of_it() -> None:
 
 
 def test_what_ranks_agree_on_is_no_single_ranks_error() -> None:
+    same = [failure(rank, RunError("step 3: the loss is nan")) for rank in (2, 0)]
     with pytest.raises(RunError) as error:
-        raise_first([failure(rank, RunError("step 3: the loss is nan")) for rank in (2, 0)], str)
+        raise_first(same, str, agreeing=True)
     assert str(error.value) == "step 3: the loss is nan"
+    for failures, agreeing in ((same, False), (same[:1], True)):
+        with pytest.raises(RunError) as error:
+            raise_first(failures, str, agreeing=agreeing)
+        assert str(error.value) == "2: step 3: the loss is nan"
 
 
 def test_what_is_no_error_of_ours_is_told_with_its_trace() -> None:

@@ -30,10 +30,13 @@ class Started(Protocol):
 
 
 class Listener(Generic[Message]):
-    """`last` says which message is a rank's last word, `name` what a rank is called in an error."""
+    """`last` says which message is a rank's last word, `name` what a rank is called in an error.
 
-    def __init__(self, ranks: Started, last: type, name: Callable[[int], str]) -> None:
-        self._ranks, self._last, self._name = ranks, last, name
+    `agreeing`: see `raise_first`.
+    """
+
+    def __init__(self, ranks: Started, last: type, name: Callable[[int], str], *, agreeing: bool = False) -> None:
+        self._ranks, self._last, self._name, self._agreeing = ranks, last, name, agreeing
         self._selector = selectors.DefaultSelector()
         for rank, channel in enumerate(ranks.channels):
             self._selector.register(channel, selectors.EVENT_READ, rank)
@@ -82,20 +85,20 @@ class Listener(Generic[Message]):
             death = self._ranks.death(rank)
             if death is not None and rank not in told:
                 raise PeerLost(f"{self._name(rank)} {death}", rank)
-        raise_first(failures, self._name)
+        raise_first(failures, self._name, agreeing=self._agreeing)
         raise PeerLost(f"{self._name(gone[0])} ended before its work was done", gone[0])
 
 
-def raise_first(failures: Sequence[Failed], name: Callable[[int], str]) -> None:
+def raise_first(failures: Sequence[Failed], name: Callable[[int], str], *, agreeing: bool = False) -> None:
     """Raise a rank's own error, else what ranks noticed of another's loss; nothing where nothing failed.
 
-    What several ranks say in the same words is no single rank's error.
+    `agreeing`: all ranks find some errors together; what several say in the same words is no single rank's.
     """
     own = next((failure for failure in failures if failure.lost is None), None)
     if own is not None:
         kind = getattr(errors, own.kind, RunError)
         saying = {one.rank for one in failures if one.lost is None and one.message == own.message}
-        raise kind(own.message if len(saying) > 1 else f"{name(own.rank)}: {own.message}")
+        raise kind(own.message if agreeing and len(saying) > 1 else f"{name(own.rank)}: {own.message}")
     if failures:
         lost = failures[0].lost
         assert lost is not None

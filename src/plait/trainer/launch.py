@@ -46,7 +46,7 @@ def follow(ranks: TrainRanks, layout: Layout, hear: Hear) -> None:
     """Hear all ranks until each has finished. Errors: the one that began it, where a rank failed or died."""
     with ExitStack() as stack:
         stack.callback(ranks.stop)
-        listener: Listener[ToFront] = Listener(ranks, Finished, lambda rank: rank_name(layout, rank))
+        listener: Listener[ToFront] = Listener(ranks, Finished, lambda rank: rank_name(layout, rank), agreeing=True)
         stack.callback(listener.close)
         left = layout.ranks
         while left:

@@ -288,7 +288,7 @@ class Leader:
             self._endpoint.wait(self._over, "the other ranks to finish")
         except PlaitError as error:
             own = failure(0, error)
-            raise_first([*self._failures(), own], self._name)
+            raise_first([*self._failures(), own], self._name, agreeing=True)
             raise
 
     def _name(self, rank: int) -> str:
