@@ -383,7 +383,7 @@ def test_a_mesh_that_is_stuck_is_told(monkeypatch: Patch) -> None:
     case = Case(pp=2)
     plan = plan_of(case)
 
-    def stuck(case: Case, plan: Any, endpoint: Any, stalled: Callable[[str], None]) -> Any:
+    def stuck(case: Case, plan: Any, endpoint: Any, stalled: Callable[[str], None], first: Any) -> Any:
         if endpoint.rank == 1:
             stalled("rank 1 has waited 0.1 s for 0:1RF0 of rank 0")
         endpoint.wait(lambda: None, "the seeded fault")

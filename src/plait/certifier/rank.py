@@ -22,6 +22,7 @@ from plait.certifier.processes import Measured, Setup, ToFront, launched
 from plait.certifier.reference import DECAY, RATE, work_of
 from plait.comm.contract import Endpoint
 from plait.comm.shm import ShmDescription, ShmEndpoint
+from plait.plans.round import Round
 from plait.plans.training import TrainingPlan
 from plait.ranks.channel import Channel
 from plait.ranks.failures import failure
@@ -41,19 +42,26 @@ def settings_of(case: Case) -> Settings:
         frozen=case.frozen,
         dropout=case.dropout,
         seed=case.seed,
-        check_every=1,
+        check_every=1 if case.steps > 1 else 0,  # the first step begins with copies that nobody has updated
     )
 
 
-def run_rank(case: Case, plan: TrainingPlan, endpoint: Endpoint, stalled: Callable[[str], None]) -> Report:
-    """Train the case's steps as the endpoint's rank; `stalled` is told of long waits. Errors: RunError."""
+def run_rank(
+    case: Case, plan: TrainingPlan, endpoint: Endpoint, stalled: Callable[[str], None], first: Round | None = None
+) -> Report:
+    """Train the case's steps as the endpoint's rank; `stalled` is told of long waits.
+
+    `first`: a round of the plan, where many ranks of this process share it. Errors: RunError.
+    """
     spec, tensors = small_spec(case.small), small_tensors(case.small)
 
     def whole(name: str, shape: Shape) -> Tensor:
         assert tensors[name].shape == shape, f"{name} is asked for as {shape}"
         return tensors[name]
 
-    trainer = TrainingRank(plan, spec, settings_of(case), endpoint, whole, buckets=case.buckets, stalled=stalled)
+    trainer = TrainingRank(
+        plan, spec, settings_of(case), endpoint, whole, buckets=case.buckets, stalled=stalled, first=first
+    )
     report = Report(endpoint.rank)
     for number, expected in enumerate(whole_steps(work_of(case))):
         given = sequences(spec.vocab, case.sequences, number, case.seed)

@@ -11,20 +11,22 @@ import torch
 from plait.certifier.case import Case
 from plait.certifier.compare import whole_steps
 from plait.certifier.held import Report
-from plait.certifier.models import small_tensors
+from plait.certifier.models import small_spec, small_tensors
 from plait.certifier.rank import run_rank
-from plait.certifier.reference import work_of
+from plait.certifier.reference import frozen_names, work_of
 from plait.comm.contract import Endpoint
 from plait.comm.threads import thread_mesh
 from plait.errors import PeerLost, PlaitError, RunError
+from plait.plans.round import Round
 from plait.plans.training import TrainingPlan
+from plait.schedules.step import executed_round
 
 LIMIT_S = 120.0
 """A mesh that takes longer is stuck."""
 
 
 Stalled = Callable[[str], None]
-Program = Callable[[Case, TrainingPlan, Endpoint, Stalled], Report]
+Program = Callable[[Case, TrainingPlan, Endpoint, Stalled, Round | None], Report]
 
 
 def run_threads(case: Case, plan: TrainingPlan, program: Program = run_rank) -> list[Report]:
@@ -33,10 +35,17 @@ def run_threads(case: Case, plan: TrainingPlan, program: Program = run_rank) -> 
     torch.set_num_threads(1)
     try:
         small_tensors(case.small), whole_steps(work_of(case))  # made once, before the threads look at them
-        endpoints = thread_mesh(plan.layout.ranks, plan.layout.link_capacity)
-        return _Threads(endpoints).run(lambda endpoint, stalled: program(case, plan, endpoint, stalled), LIMIT_S)
+        endpoints, first = thread_mesh(plan.layout.ranks, plan.layout.link_capacity), _round(case, plan)
+        return _Threads(endpoints).run(lambda endpoint, stalled: program(case, plan, endpoint, stalled, first), LIMIT_S)
     finally:
         torch.set_num_threads(threads)
+
+
+def _round(case: Case, plan: TrainingPlan) -> Round | None:
+    """The round of all ranks; None where a frozen embedding makes it another one."""
+    if "embed.weight" in frozen_names(case.small, case.frozen):
+        return None
+    return executed_round(0, plan, small_spec(case.small), case.buckets)
 
 
 class _Threads:

@@ -223,7 +223,8 @@ class ThreadEndpoint(Endpoint):
         with self._mesh.lock:
             meeting = self._mesh.meetings.setdefault(key, _Meeting())
             meeting.brought[self.rank] = (call, brought)
-            self._mesh.tell(others)
+            if len(meeting.brought) == len(ranks):
+                self._mesh.tell(others)  # earlier it would wake each of them for nothing, once for every other
         what = f"{call} of ranks {', '.join(map(str, ranks))}"
         self.wait(lambda: self._met(meeting, len(ranks)), what, peers=others)
         with self._mesh.lock:

@@ -43,7 +43,8 @@ class TrainingRank:
 
     `tensors(name, shape)` gives the whole initial tensor; the rank keeps its piece. `buckets`: parts in which each
     stage's gradients are summed over the replicas while its last backward still runs, at most one a layer. `stalled` is
-    told of a wait that takes long. `record`: keep the times of exchanges for `observer`.
+    told of a wait that takes long. `record`: keep the times of exchanges for `observer`. `first`: the round of any
+    step, where the caller has it made for many ranks of its process.
 
     Errors: UsageError where plan, model, settings and mesh do not fit each other; RunError where ranks do not agree.
     """
@@ -60,6 +61,7 @@ class TrainingRank:
         observer: Observer | None = None,
         stalled: Callable[[str], None] | None = None,
         record: bool = False,
+        first: Round | None = None,
     ) -> None:
         check_settings(settings)
         check_mesh(plan, spec, endpoint.size)
@@ -96,7 +98,7 @@ class TrainingRank:
             ),
         )
         self._executor = StepExecutor(layout, rank, endpoint, self._worker, observer, stalled=stalled)
-        self._round: Round | None = None
+        self._round = first
 
     def step(self, number: int, batch: Batch) -> StepResult:
         """Step `number`, the first of which is 0: gradients of the global batch, their norm, and an update.
