@@ -40,7 +40,7 @@ def costs(
     setup = TrainingSetup(split, schedule, 1, 2, virtual, "none", zero, sequence)
     plan = local_training_plan(spec, setup, 2 * split.dp, 8, "float32")
     exchanging = EXCHANGING if split.tp > 1 else NOTHING
-    times = TrainingTimes(together, COMPUTING, exchanging, 1e-3, 1e-4, link)
+    times = TrainingTimes(together, COMPUTING, exchanging, 1e-3, 1e-4, 1e9, link)
     return MeasuredTrainingCosts(spec, plan, {TrainingKernel("float32", 1): times}, cores)
 
 
@@ -54,6 +54,11 @@ def test_a_stages_passes() -> None:
     assert [one.compute_s(layout, 1, WORK, kind) for kind in kinds] == [5.0, 8.0, 4.5, 3.5]
     alone = costs(Split())
     assert alone.compute_s(alone.plan.layout, 0, WORK, Kind.BACKWARD) == 4 * 2.0 + 0.25 + 4.0
+
+
+def test_the_peak_is_of_the_ranks_or_of_the_cores() -> None:
+    assert costs(Split(dp=2, pp=2), cores=8).peak_flops == 4e9
+    assert costs(Split(dp=2, pp=2), cores=3).peak_flops == 3e9
 
 
 def test_exchanges_are_some_of_a_pass() -> None:

@@ -33,9 +33,9 @@ from plait.generation.torchrun_costs import HostsCosts, on_this_host
 from plait.generation.torchrun_follower import FollowerRank, greeting
 from plait.generation.torchrun_hosts import Hosts, chosen_words, crossing_words, filled_in
 from plait.generation.torchrun_lead import Mesh, TorchrunRanks
-from plait.ranks.same_model import Fingerprint, require_same
 from plait.generation.torchrun_protocol import CAPACITY, Greeting, Ping
 from plait.plans.plan import Plan
+from plait.ranks.same_model import Fingerprint, require_same
 from plait.weights.index import WeightsIndex, open_index
 from tests.generation.llamas import save_llama
 from tests.generation.splits import split, tokens_of

@@ -65,7 +65,8 @@ class StageTimes:
 class TrainingTimes:
     """What a rank takes while `together` ranks compute: its passes, and what of them it exchanges with its group.
 
-    `update_s`, `norm_s`: the update by AdamW, and the norm, of one number. `link`: between two ranks, if there are two.
+    `update_s`, `norm_s`: the update by AdamW, and the norm, of one number. `product_flops`: FLOP/s of a rank in a large
+    square matrix product, which nothing that it computes exceeds by much. `link`: between two ranks, if there are two.
     """
 
     together: int
@@ -73,6 +74,7 @@ class TrainingTimes:
     exchanging: StageTimes
     update_s: float
     norm_s: float
+    product_flops: float
     link: LinkCost | None = None
 
 
@@ -109,6 +111,19 @@ class MeasuredTrainingCosts:
         crowd = self._crowd(len(where.ranks) * where.threads) / self._crowd(times.together * where.threads)
         computing_s = max(1.0, crowd) * self._computing_s(layout, stage, kind)
         return computing_s + self.exchange(layout, stage, micro_batch, kind).seconds
+
+    @property
+    def peak_flops(self) -> float:
+        """FLOP/s of the plan's devices together: of all ranks, or of as many as there are cores for."""
+        layout, free, total = self.plan.layout, self.cores, 0.0
+        for stages in layout.positions:
+            where = layout.stages[stages[0]]
+            for _ in where.ranks:
+                if free <= 0:
+                    break
+                total += self._times(layout, stages[0]).product_flops * min(1.0, free / where.threads)
+                free -= where.threads
+        return total
 
     def _crowd(self, threads: int) -> float:
         """Threads a core, at least one."""

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from plait.comm.tensor_group import EndpointGroup
     from plait.nn.training.stage import TrainingStage
 
-_FORMAT = 1
+_FORMAT = 2
 """Counts up when what is measured changes: older files are measured again."""
 
 _MOST_TOGETHER = 4
@@ -174,7 +174,8 @@ class _Rank:
         """All of it; the mean of the active ranks."""
         found = {where: self._passes(where) for where in _WHERE}
         stages = [_stage_times(found, exchanged=exchanged) for exchanged in (False, True)]
-        return TrainingTimes(self.job.active, stages[0], stages[1], self._update_s(), self._norm_s())
+        of_one = self._update_s(), self._norm_s()
+        return TrainingTimes(self.job.active, stages[0], stages[1], *of_one, self._product_flops())
 
     def _passes(self, where: Where) -> dict[Kind, _Spent]:
         stage = _make_stage(self.job, where, self.group, self._index)
@@ -254,6 +255,16 @@ class _Rank:
         gradients = torch.full((_NUMBERS // 1024, 1024), 0.01)
         return self._each_s(lambda: torch.linalg.vector_norm(gradients, dim=1))
 
+    def _product_flops(self) -> float:
+        """FLOP/s of a product of square matrices, 2 n³ FLOP each."""
+        import torch
+
+        from plait.nn.dtypes import TORCH_DTYPES
+
+        matrix = torch.full((_SIDE, _SIDE), 0.01, dtype=TORCH_DTYPES[self.job.dtype])
+        out = torch.empty_like(matrix)
+        return 2 * _SIDE**3 / (self._each_s(lambda: torch.mm(matrix, matrix, out=out)) * _NUMBERS)
+
     def _each_s(self, do: Callable[[], object]) -> float:
         def run() -> dict[Kind, _Spent]:
             began_s = time.perf_counter()
@@ -263,6 +274,7 @@ class _Rank:
         return self._timed(run)[Kind.OPTIMIZER].seconds / _NUMBERS
 
 
+_SIDE = 1024
 _NUMBERS = 1 << 22
 """More than the caches hold."""
 

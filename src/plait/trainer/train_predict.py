@@ -38,13 +38,14 @@ def predict(plan: TrainingPlan, spec: ModelSpec, cluster: Cluster | None, bucket
 def _measured(
     plan: TrainingPlan, spec: ModelSpec, buckets: int, sent: Mapping[str, Mapping[str, int]], say: Say
 ) -> Prediction:
-    """From what was measured on this host, whose peak FLOP/s nobody knows."""
+    """From what was measured on this host; its peak FLOP/s are those of a large matrix product."""
     costs = measured_training_costs(plan, spec, say=say)
     timeline = simulate(plan.layout, [executed_round(0, plan, spec, buckets)], costs, spec)
-    found = training_metrics(timeline, plan.layout)
-    tokens_per_s = plan.batch * plan.sequence / found["step_s"]
-    figures = {"step_s": found["step_s"], "tokens_per_s": tokens_per_s, "bubble": found["bubble"]}
-    return Prediction({**figures, **sent}, timeline, None, "from what was measured on this machine")
+    flops, peak = model_flops(spec, plan.batch, plan.sequence), costs.peak_flops
+    found = training_metrics(timeline, plan.layout, model_flops=flops, peak_flops=peak)
+    figures = {key: found[key] for key in ("step_s", "mfu", "bubble")}
+    figures["tokens_per_s"] = plan.batch * plan.sequence / found["step_s"]
+    return Prediction({**figures, **sent}, timeline, peak, "from what was measured on this machine")
 
 
 def of_all_ranks(timeline: Timeline, layout: Layout) -> Timeline:
