@@ -93,7 +93,7 @@ def plan_words(plan: TrainingPlan) -> str:
 
 
 def step_words(line: StepLine) -> str:
-    """``step   12  loss 2.3456  norm 0.812  lr 0.001  3120 tokens/s  656 ms  bubble 21 %``: 80 columns hold it."""
+    """``step   12  loss 2.3456  norm 0.812  lr 0.001  3120 tokens/s  656 ms  bubble 21 %  MFU 9 %``."""
     parts = [
         f"step {line.step:>4}",
         f"loss {line.loss:.4f}",
