@@ -97,6 +97,7 @@ def test_a_mesh_of_another_size_than_the_launchers(ranks: int, message: str) -> 
     ("asked", "message"),
     [
         ({"dp": 0}, "--dp 0 was given, but must be at least 1"),
+        ({"sequence_length": 0}, "--sequence-length 0 was given, but must be at least 1"),
         ({"micro_batches": 0}, "--micro-batches 0 was given, but must be at least 1"),
         ({"dtype": "float16"}, "unknown --dtype 'float16': did you mean 'bfloat16'?"),
         ({"recompute": "half"}, "unknown --recompute 'half': known: full, none, selective"),

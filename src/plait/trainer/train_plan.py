@@ -115,7 +115,8 @@ def _chosen(options: TrainOptions, spec: ModelSpec, started: Started) -> Trainin
         bool(options.sequence),
     )
     dtype = one_of("--dtype", options.dtype or "float32", _DTYPES)
-    sequence = options.sequence_length or min(_SEQUENCE, spec.max_positions)
+    length = options.sequence_length
+    sequence = min(_SEQUENCE, spec.max_positions) if length is None else _at_least_one("sequence-length", length)
     threads = options.threads or _threads(setup, started)
     return local_training_plan(spec, setup, batch, sequence, dtype, threads=threads)
 
