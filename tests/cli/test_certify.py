@@ -149,6 +149,11 @@ CASES = [
         ["--tp", "2", "--shares", "1,0"],
         "--shares '1,0' is not a list of whole numbers from 1 on: write one for each rank of a tensor group, as in 2,1",
     ),
+    (
+        ["--frozen", "nix*"],
+        "--frozen nix* is the name of no tensor: names are such as embed.weight, layers.0.attn_norm.weight, "
+        "layers.0.q.weight",
+    ),
     (["--frozen", "*"], "--frozen * freezes all 21 tensors: nothing would learn"),
     (["--jobs", "2"], "--jobs is for many cases: give it with --all"),
     (

@@ -65,8 +65,12 @@ def frozen_names(model: Small, patterns: tuple[str, ...]) -> frozenset[str]:
 
 
 def require_learning(work: Work) -> None:
-    """Something is left that learns. Errors: PlanError."""
+    """What is frozen is there, and something is left that learns. Errors: PlanError."""
     names = model_tensors(small_spec(work.model))
+    for pattern in work.frozen:
+        if not frozen_names(work.model, (pattern,)):
+            some = ", ".join(tuple(names)[:3])
+            raise PlanError(f"--frozen {pattern} is the name of no tensor: names are such as {some}")
     if len(frozen_names(work.model, work.frozen)) == len(names):
         raise PlanError(f"--frozen {','.join(work.frozen)} freezes all {len(names)} tensors: nothing would learn")
 

@@ -185,7 +185,9 @@ def _read_head(place: Path) -> _Head:
     if not place.exists():
         raise UsageError(f"no such run: {place}{_neighbours(place)}")
     if not (place / _RUN).is_file():
-        raise UsageError(f"{place} is not a run: it holds no {_RUN}; give the directory that `plait generate` named")
+        raise UsageError(
+            f"{place} is not a run: it holds no {_RUN}; give the directory that `plait generate` or `plait train` named"
+        )
     version = _read(place / _RUN, _Version)
     if version.format != FORMAT:
         raise UsageError(f"{place} is not a run: its {_RUN} says format {version.format!r}, not {FORMAT!r}")
