@@ -29,7 +29,7 @@ from plait.spec.model import ModelSpec, Rope
 from plait.timeline.training_metrics import training_metrics
 from plait.tracer.tracer import Tracer, merge
 
-POSITIONS, UNIT_S, REPETITIONS = 4, 12e-3, 3
+POSITIONS, UNIT_S, REPETITIONS = 4, 20e-3, 3
 SCHEDULES = ("layerwise", "gpipe", "1f1b", "interleaved", "zb-h1", "zb-h2", "zb-v", "dualpipe-v")
 SPEC = ModelSpec("waits", "llama", 8, 8, 1, 1, 8, 8, 8, 8, 1e-5, Rope(10000.0, 8), (None,) * 8)
 

@@ -101,7 +101,8 @@ def test_no_such_run(tmp_path):
 
 def test_not_a_run(tmp_path):
     assert message(RunRecord.load, tmp_path) == (
-        f"{tmp_path} is not a run: it holds no run.json; give the directory that `plait generate` or `plait train` named"
+        f"{tmp_path} is not a run: it holds no run.json; give the directory that `plait generate` or `plait train` "
+        "named"
     )
     (tmp_path / "run.json").write_text('{"format": "tune", "version": 1}')
     assert message(RunRecord.load, tmp_path) == (

@@ -31,10 +31,11 @@ WAYS = (
 """Schedules, and the stages that each of their positions holds."""
 
 DP, PP, TP = (1, 2, 3), (1, 2, 3, 4), (1, 2, 3)
-DRAWS = 6
+DRAWS, FEW_DRAWS, MANY_RANKS = 6, 2, 24
+"""Cases of a mesh, and of one that has so many ranks or more: they take most of the time."""
 MICRO_BATCHES = 9
 
-_BUDGET, _LARGE_BUDGET = 24, 140
+_BUDGET, _LARGE_BUDGET = 24, 100
 """Passes of a micro-batch through a layer on a rank, over all steps, that a case may take; and every sixth."""
 
 _FROZEN = (("*norm*",), ("embed*",), ("layers.0.*",), ("*.q.weight", "*.down.*"))
@@ -44,7 +45,7 @@ def grid(seed: int = 0, dtype: Dtype | None = None) -> Iterator[Case]:
     """All cases. `dtype`: of all of them; by default float64 and float32 in turn."""
     for (schedule, virtual), dp, pp, tp in product(WAYS, DP, PP, TP):
         mesh = Case(dp=dp, pp=pp, tp=tp, schedule=schedule, virtual=virtual, seed=seed)
-        for turn in range(DRAWS):
+        for turn in range(FEW_DRAWS if dp * pp * tp >= MANY_RANKS else DRAWS):
             case = drawn(mesh, Random(f"{seed} {schedule} {virtual} {dp} {pp} {tp} {turn}"), turn)
             yield replace(case, dtype=dtype or ("float32" if turn % 2 else "float64"))
 
