@@ -79,6 +79,7 @@ def test_bfloat16_is_off_by_its_rounding_only(case: Case) -> None:
     assert certificate.outcomes[0].deviations["grad"].error > 1e-4  # the ranks do compute in it
 
 
+@pytest.mark.soak
 def test_ranks_as_processes_over_shared_memory() -> None:
     assert failures(certify(Case(pp=2, tied=True, micro_batches=2, transport="shm"))) == []
 

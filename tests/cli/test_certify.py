@@ -110,6 +110,7 @@ def test_a_grid_of_which_a_mesh_fails(monkeypatch: pytest.MonkeyPatch, halved: N
     ]
 
 
+@pytest.mark.soak
 def test_a_grid_as_json_over_processes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(grid, "grid", few)
     done = run("--all", "--jobs", 2, "--dtype", "float64", "--json")

@@ -24,6 +24,8 @@ from .models import CASES, Tiny, tiny
 
 CONTEXT, SLOTS = 200, 6
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 
 def stage(model: Tiny, dtype: torch.dtype, rows: int = SLOTS) -> StageModel:
     return StageModel(model.spec, 0, model.spec.layers, model.weights(dtype), dtype, rows=rows)

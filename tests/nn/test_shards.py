@@ -147,6 +147,7 @@ def test_queries_are_padded_only_where_their_groups_are_uneven() -> None:
     assert padding(spec, make_shards(spec, 6, (2, 2, 1, 2, 1, 1))[1]) is None  # one head of each of two KV heads
 
 
+@pytest.mark.usefixtures("one_thread")
 @pytest.mark.parametrize("pad", [Padding(0, 1), Padding(2, 0)])
 def test_padded_attention_of_a_decoding_row_does_not_see_its_neighbours(pad: Padding) -> None:
     lengths, slots = [180, 190, 150, 20], [0, 1, 2, 3]

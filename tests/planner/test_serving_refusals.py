@@ -101,6 +101,7 @@ def test_many_devices_are_not_all_listed() -> None:
     assert "; and 4 more)" in str(error.value)
 
 
+@pytest.mark.soak
 def test_more_devices_than_heads_or_layers() -> None:
     choice = plan_serving(SMOL, hosts(4, 8, Wire(1e-6, 1e11), Wire(1e-6, 1e11)), Job(64, 64), "latency")
     found = [(one.split, one.count, one.reason, one.need, one.have) for one in choice.rejected]

@@ -170,7 +170,7 @@ def over(bandwidth: float) -> Choice:
     return plan_training(model(), cluster(4, 1, between=bandwidth), JOB)
 
 
-@pytest.mark.parametrize(("between", "side"), [(1e9, "below"), (3e7, "from")])
+@pytest.mark.parametrize(("between", "side"), [(1e9, "below"), pytest.param(3e7, "from", marks=pytest.mark.soak)])
 def test_beyond_the_break_even_the_other_kind_is_chosen(between: float, side: str) -> None:
     choice = over(between)
     (found,) = (one for one in choice.break_even if side in one.text)
@@ -185,7 +185,12 @@ def test_beyond_the_break_even_the_other_kind_is_chosen(between: float, side: st
 
 @pytest.mark.parametrize(
     ("hosts", "per_host", "between", "memory_gb"),
-    [(2, 2, 1e9, 80), pytest.param(2, 4, 5e9, 1.5, marks=pytest.mark.soak), (4, 1, 2e8, 1.6), (3, 2, 1e10, 4)],
+    [
+        pytest.param(2, 2, 1e9, 80, marks=pytest.mark.soak),
+        pytest.param(2, 4, 5e9, 1.5, marks=pytest.mark.soak),
+        (4, 1, 2e8, 1.6),
+        pytest.param(3, 2, 1e10, 4, marks=pytest.mark.soak),
+    ],
 )
 def test_every_break_even_is_true_when_planned_again(
     hosts: int, per_host: int, between: float, memory_gb: float
@@ -224,8 +229,10 @@ class TestFlip:
         assert flip(lambda _: "a", "a", 1 / 1000.0, None) is None
 
 
-@pytest.mark.parametrize("experts", [0, 4])
-@pytest.mark.parametrize("vocab", [8192, 60_000])
+@pytest.mark.parametrize(
+    ("experts", "vocab"),
+    [(0, 8192), *(pytest.param(*one, marks=pytest.mark.soak) for one in ((4, 8192), (0, 60_000), (4, 60_000)))],
+)
 def test_figures_are_those_of_the_simulator(experts: int, vocab: int) -> None:
     """`plait simulate` says of every plan shown what `plait plan` said; no figure is below nothing."""
     spec, machines = model(vocab=vocab, experts=experts), cluster(2, 4, memory_gb=3.0, between=5e9)
