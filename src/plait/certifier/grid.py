@@ -35,7 +35,7 @@ DRAWS, FEW_DRAWS, MANY_RANKS = 6, 2, 24
 """Cases of a mesh, and of one that has so many ranks or more: they take most of the time."""
 MICRO_BATCHES = 9
 
-_BUDGET, _LARGE_BUDGET = 24, 100
+_BUDGET, _LARGE_BUDGET = 24, 84
 """Passes of a micro-batch through a layer on a rank, over all steps, that a case may take; and every sixth."""
 
 _FROZEN = (("*norm*",), ("embed*",), ("layers.0.*",), ("*.q.weight", "*.down.*"))
