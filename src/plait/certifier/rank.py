@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import os
-import socket
 import sys
 from collections.abc import Callable
-from contextlib import suppress
 from typing import cast
 
 import torch
@@ -25,7 +23,7 @@ from plait.comm.shm import ShmDescription, ShmEndpoint
 from plait.plans.round import Round
 from plait.plans.training import TrainingPlan
 from plait.ranks.channel import Channel
-from plait.ranks.failures import failure
+from plait.ranks.process import run_process
 from plait.spec.tensors import Shape
 from plait.trainer.batch import Batch
 from plait.trainer.rank import TrainingRank
@@ -82,25 +80,12 @@ def endpoint_of(setup: Setup, plan: TrainingPlan) -> Endpoint:
     return join(here, plan.layout.link_capacity)
 
 
-def main() -> int:
-    """The process of a rank: its only argument is the descriptor of the socket to the front."""
-    channel: Channel[ToFront, Setup] = Channel(socket.socket(fileno=int(sys.argv[1])), Setup)
-    rank = -1
-    try:
-        setup = channel.receive(wait=True)
-        assert setup is not None
-        rank, plan = setup.rank, plan_of(setup.case)
-        torch.set_num_threads(1)
-        with endpoint_of(setup, plan) as endpoint:
-            channel.send(Measured(run_rank(setup.case, plan, endpoint, lambda text: print(text, file=sys.stderr))))
-    except EOFError:
-        return 1  # the front is gone: nobody is left to tell
-    except BaseException as error:
-        with suppress(EOFError):
-            channel.send(failure(rank, error))
-        return 1
-    return 0
+def _run(setup: Setup, channel: Channel[ToFront, Setup]) -> None:
+    plan = plan_of(setup.case)
+    torch.set_num_threads(1)
+    with endpoint_of(setup, plan) as endpoint:
+        channel.send(Measured(run_rank(setup.case, plan, endpoint, lambda text: print(text, file=sys.stderr))))
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_process(Setup, _run))

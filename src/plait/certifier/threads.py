@@ -41,11 +41,10 @@ def run_threads(case: Case, plan: TrainingPlan, program: Program = run_rank) -> 
         torch.set_num_threads(threads)
 
 
-def _round(case: Case, plan: TrainingPlan) -> Round | None:
-    """The round of all ranks; None where a frozen embedding makes it another one."""
-    if "embed.weight" in frozen_names(case.small, case.frozen):
-        return None
-    return executed_round(0, plan, small_spec(case.small), case.buckets)
+def _round(case: Case, plan: TrainingPlan) -> Round:
+    """The round of all ranks."""
+    frozen = frozen_names(case.small, case.frozen)
+    return executed_round(0, plan, small_spec(case.small), case.buckets, frozen)
 
 
 class _Threads:

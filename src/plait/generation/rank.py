@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import socket
 import sys
 import time
-from contextlib import suppress
 from typing import cast
 
 import torch
@@ -26,7 +24,8 @@ from plait.plans.layout import Stage
 from plait.plans.plan import Plan
 from plait.prober.host import on_all_cores
 from plait.ranks.channel import Channel
-from plait.ranks.failures import failure, peak_memory_bytes
+from plait.ranks.failures import peak_memory_bytes
+from plait.ranks.process import run_process
 from plait.spec.model import ModelSpec
 from plait.spec.shards import make_shards
 from plait.tracer.tracer import Tracer
@@ -124,26 +123,13 @@ class _Reporter:
             self._front.send(Progress(self._rank, done_bytes, total_bytes))
 
 
-def main() -> int:
-    """The process: its only argument is the descriptor of the socket to the front."""
-    channel: Channel[ToFront, ToRank] = Channel(socket.socket(fileno=int(sys.argv[1])), ToRank)
-    rank = -1
-    try:
-        setup = channel.receive(wait=True)
-        assert isinstance(setup, Setup)
-        rank, plan = setup.rank, plan_from_text(setup.plan)
-        torch.set_num_threads(plan.layout.stages[plan.layout.stage_of(rank)].threads)
-        endpoint = ShmEndpoint.attach(cast(ShmDescription, setup.mesh))
-        run_rank(rank, plan, WeightsIndex.from_bytes(setup.index), endpoint, channel, trace=setup.trace)
-        endpoint.close()
-    except EOFError:
-        return 1  # the front is gone: nobody is left to tell
-    except BaseException as error:
-        with suppress(EOFError):
-            channel.send(failure(rank, error))
-        return 1
-    return 0
+def _run(setup: Setup, channel: Channel[ToFront, ToRank]) -> None:
+    rank, plan = setup.rank, plan_from_text(setup.plan)
+    torch.set_num_threads(plan.layout.stages[plan.layout.stage_of(rank)].threads)
+    endpoint = ShmEndpoint.attach(cast(ShmDescription, setup.mesh))
+    run_rank(rank, plan, WeightsIndex.from_bytes(setup.index), endpoint, channel, trace=setup.trace)
+    endpoint.close()
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_process(ToRank, _run))

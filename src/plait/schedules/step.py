@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from plait.errors import PlanError
 from plait.plans.layout import Layout
@@ -46,14 +46,17 @@ def make_training_round(
     return Round(number, tuple(work), step.actions(number))
 
 
-def executed_round(number: int, plan: TrainingPlan, spec: ModelSpec, buckets: int = BUCKETS) -> Round:
-    """Round `number` as the trainer runs it: with the norm, the tied reduction where the model is tied, and buckets.
+def executed_round(
+    number: int, plan: TrainingPlan, spec: ModelSpec, buckets: int = BUCKETS, frozen: Collection[str] = ()
+) -> Round:
+    """Round `number` as the trainer runs it: norm, buckets, and the sum of a tied embedding that is not `frozen`.
 
     `buckets`: parts of each stage's last backward; a stage has no more of them than layers. Errors: PlanError.
     """
     setup = plan.setup
     work = sequences(setup.micro_batches, setup.micro_batch, plan.sequence)
-    return make_training_round(number, plan.layout, setup, work, plan.parts(buckets), tied=spec.tied, norm=True)
+    tied = spec.tied and "embed.weight" not in frozen
+    return make_training_round(number, plan.layout, setup, work, plan.parts(buckets), tied=tied, norm=True)
 
 
 def training_order(layout: Layout, setup: TrainingSetup) -> Order:

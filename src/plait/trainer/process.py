@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import mmap
 import os
-import socket
 import sys
 import time
 import tomllib
 from collections.abc import Sequence
-from contextlib import suppress
 from typing import Protocol, cast
 
 import numpy as np
@@ -23,7 +21,8 @@ from plait.plans.layout import Layout
 from plait.plans.training import TrainingPlan
 from plait.prober.host import on_all_cores
 from plait.ranks.channel import Channel
-from plait.ranks.failures import failure, peak_memory_bytes
+from plait.ranks.failures import peak_memory_bytes
+from plait.ranks.process import run_process
 from plait.ranks.processes import rank_threads
 from plait.tracer.tracer import Tracer
 from plait.trainer.data import Ids, Sequences
@@ -158,26 +157,12 @@ def mapped_ids(descriptor: int, item_bytes: int) -> Ids:
     return np.frombuffer(content, np.dtype(f"u{item_bytes}"))
 
 
-def main() -> int:
-    """The process: its only argument is the descriptor of the socket to the front."""
-    channel: Channel[ToFront, ToRank] = Channel(socket.socket(fileno=int(sys.argv[1])), Setup)
-    rank = -1
-    try:
-        setup = channel.receive(wait=True)
-        assert setup is not None
-        rank = setup.rank
-        torch.set_num_threads(rank_threads(plan_of(setup.work).layout, rank))
-        endpoint = ShmEndpoint.attach(cast(ShmDescription, setup.mesh))
-        run_rank(setup.work, mapped_ids(setup.tokens, setup.item_bytes), endpoint, channel)
-        endpoint.close()
-    except EOFError:
-        return 1  # the front is gone: nobody is left to tell
-    except BaseException as error:
-        with suppress(EOFError):
-            channel.send(failure(rank, error))
-        return 1
-    return 0
+def _run(setup: Setup, channel: Channel[ToFront, ToRank]) -> None:
+    torch.set_num_threads(rank_threads(plan_of(setup.work).layout, setup.rank))
+    endpoint = ShmEndpoint.attach(cast(ShmDescription, setup.mesh))
+    run_rank(setup.work, mapped_ids(setup.tokens, setup.item_bytes), endpoint, channel)
+    endpoint.close()
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_process(Setup, _run))

@@ -15,7 +15,7 @@ from plait.nn.training.options import StageOptions
 from plait.nn.training.stage import TrainingStage
 from plait.plans.round import Round
 from plait.plans.training import BUCKETS, TrainingPlan
-from plait.schedules.step import make_training_round, sequences
+from plait.schedules.step import executed_round
 from plait.spec.model import ModelSpec
 from plait.spec.shards import Piece, make_shards, shard_tensors
 from plait.spec.tensors import Shape, stage_tensors
@@ -72,7 +72,7 @@ class TrainingRank:
         self._position, numbers = next(
             (at, held) for at, held in enumerate(layout.positions) if rank in layout.stages[held[0]].ranks
         )
-        self._cut = plan.parts(buckets)
+        self._buckets, self._cut = buckets, plan.parts(buckets)
         group = None
         if layout.tp > 1:
             group = EndpointGroup(endpoint, layout.tensor_group(numbers[0], rank), record=record)
@@ -159,10 +159,7 @@ class TrainingRank:
     def _round_of(self, number: int) -> Round:
         """Made once; of later steps only the number differs."""
         if self._round is None:
-            plan, spec = self._plan, self._spec
-            work = sequences(plan.micro_batches, plan.setup.micro_batch, plan.sequence)
-            tied = spec.tied and len(plan.layout.stages) > 1 and "embed.weight" not in self._frozen
-            self._round = make_training_round(number, plan.layout, plan.setup, work, self._cut, tied=tied, norm=True)
+            self._round = executed_round(number, self._plan, self._spec, self._buckets, self._frozen)
         elif self._round.number != number:
             actions = tuple(tuple(one._replace(round=number) for one in held) for held in self._round.actions)
             self._round = replace(self._round, number=number, actions=actions)
