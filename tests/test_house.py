@@ -35,7 +35,9 @@ def project() -> dict[str, Any]:
 
 def declared() -> list[Requirement]:
     extras = project()["optional-dependencies"]
-    return [Requirement(text) for text in (*project()["dependencies"], *extras["run"], *extras["dev"])]
+    return [
+        Requirement(text) for text in (*project()["dependencies"], *extras["run"], *extras["report"], *extras["dev"])
+    ]
 
 
 def closure(requirements: list[Requirement], seen: set[str]) -> Iterator[str]:

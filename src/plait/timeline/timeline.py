@@ -16,17 +16,32 @@ class Clock(NamedTuple):
     error_s: float = 0.0
 
 
+class MemoryTrack(NamedTuple):
+    """Bytes on one rank's device over time: `used_bytes[i]` from `times_s[i]` on, in the timeline's seconds.
+
+    `limit_bytes`: what the device has for the rank, where that is known. `base_bytes`, of measured tracks: what the
+    process held before it loaded anything (Python and torch), which a prediction does not count.
+    """
+
+    times_s: tuple[float, ...]
+    used_bytes: tuple[int, ...]
+    limit_bytes: int | None = None
+    base_bytes: int = 0
+
+
 @dataclass(frozen=True, slots=True)
 class Timeline:
     """Spans in the order of their start, in seconds of the reference host's clock.
 
-    `hosts` says where each rank ran; `clocks` holds the offset that was taken off each host's times.
+    `hosts` says where each rank ran; `clocks` holds the offset that was taken off each host's times. `memory` has a
+    track for each rank of which it is known.
     """
 
     source: Literal["predicted", "measured"]
     spans: tuple[Span, ...]
     hosts: Mapping[int, str] = field(default_factory=dict)
     clocks: Mapping[str, Clock] = field(default_factory=dict)
+    memory: Mapping[int, MemoryTrack] = field(default_factory=dict)
 
     @property
     def start_s(self) -> float:
