@@ -8,6 +8,7 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 PIP    := $(BIN)/python -m pip install --disable-pip-version-check -qq -c constraints.txt
 PROMPT ?= What is the capital of France?
+ALONE  := tests/cli tests/comm tests/generation tests/lab
 
 # sh -c, so that a missing program is an answer and not make's own error
 CHECK_PYTHON = sh -c '"$$1" -c "import sys; sys.exit(sys.version_info < (3, 11))" 2>/dev/null || { \
@@ -29,8 +30,10 @@ help:
 run: $(STAMP)
 	@$(BIN)/plait generate "$(PROMPT)" --model demo --pp 2 --max-tokens 32
 
+# What starts processes that talk is run one by one: on two cores they would wait for each other's neighbours.
 test: $(STAMP)
-	@$(BIN)/python -m pytest
+	@$(BIN)/python -m pytest -n auto --dist worksteal $(addprefix --ignore=,$(ALONE))
+	@$(BIN)/python -m pytest $(ALONE)
 
 soak: $(STAMP)
 	@$(BIN)/python -m pytest -m soak --timeout 1800
