@@ -6,6 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
+from plait.reports.charts import Chart as Chart
+from plait.reports.charts import Series as Series
+
 Size = Literal["full", "short"]
 """`short`: a small form for a test, on the virtual clock or with stages that only wait."""
 
@@ -37,27 +40,6 @@ class Check(NamedTuple):
     def holds(self) -> bool:
         """Within the bound."""
         return abs(self.off) <= self.bound
-
-
-class Series(NamedTuple):
-    """A line or a row of bars: measured, or predicted."""
-
-    name: str
-    xs: tuple[float | str, ...]
-    ys: tuple[float, ...]
-    measured: bool = True
-
-
-class Chart(NamedTuple):
-    """A picture of an experiment. With `bars` the xs are words."""
-
-    title: str
-    x_label: str
-    y_label: str
-    series: tuple[Series, ...]
-    bars: bool = False
-    x_log: bool = False
-    y_log: bool = False
 
 
 class Table(NamedTuple):
