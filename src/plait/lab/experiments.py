@@ -1,0 +1,34 @@
+"""All experiments of the lab, in the order in which they are best read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from importlib import import_module
+from importlib.util import find_spec
+from types import MappingProxyType
+
+from plait.errors import SpecError, nearest
+from plait.lab.experiment import Experiment
+
+_ORDER = ("data_parallel", "tensor_parallel", "pipeline", "layer_wise", "many_users", "braid", "quiz")
+
+
+def _found() -> Mapping[str, Experiment]:
+    homes = [f"plait.lab.{name}" for name in _ORDER]
+    made: list[Experiment] = [import_module(home).EXPERIMENT for home in homes if find_spec(home) is not None]
+    return MappingProxyType({one.name: one for one in made})
+
+
+EXPERIMENTS: Mapping[str, Experiment] = _found()
+"""By the name that is typed."""
+
+
+def chosen(names: Iterable[str]) -> tuple[Experiment, ...]:
+    """Those of these names, in the lab's order and each once. Errors: SpecError, with the nearest name."""
+    wanted = list(names)
+    for name in wanted:
+        if name not in EXPERIMENTS:
+            raise SpecError(
+                f"unknown experiment {name!r}: {nearest(name, EXPERIMENTS)}; plait lab --list says what each measures"
+            )
+    return tuple(one for one in EXPERIMENTS.values() if one.name in wanted)

@@ -1,0 +1,47 @@
+"""Runs experiments one after the other, and keeps what each found, or why it found nothing."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+
+from plait.errors import PlaitError
+from plait.lab.experiment import Experiment, Outcome, Say, Size
+from plait.lab.experiments import EXPERIMENTS, chosen
+from plait.lab.results import Broken, Results, this_host, today
+
+
+def run_experiments(
+    names: Iterable[str] | None = None,
+    size: Size = "full",
+    say: Say = lambda words: None,
+    after: Callable[[Results], None] = lambda results: None,
+) -> Results:
+    """Run experiments by name, all of them where none is named. Errors: SpecError for a name that is unknown.
+
+    `say` is told what is being measured; `after` gets all that was found so far, each time an experiment has ended. An
+    experiment that breaks does not keep the others from running: it is in `Results.broken`.
+    """
+    wanted = chosen(EXPERIMENTS if names is None else names)
+    results = Results(size, today(), this_host())
+    for one in wanted:
+        results = _with(results, one, say)
+        after(results)
+    return results
+
+
+def _with(results: Results, experiment: Experiment, say: Say) -> Results:
+    try:
+        outcome = run_one(experiment, results.size, say)
+    except PlaitError as error:
+        return replace(results, broken=(*results.broken, Broken(experiment.name, str(error))))
+    return replace(results, outcomes=(*results.outcomes, outcome))
+
+
+def run_one(experiment: Experiment, size: Size, say: Say) -> Outcome:
+    """An experiment's outcome, with the seconds that it took. Errors: PlaitError for what broke."""
+    began_s = time.perf_counter()
+    outcome = experiment.run(size, say)
+    assert outcome.experiment == experiment.name, outcome.experiment
+    return replace(outcome, seconds=time.perf_counter() - began_s)
