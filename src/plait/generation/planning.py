@@ -20,6 +20,7 @@ from plait.plans.sampling import SamplingParams
 from plait.schedules.batching import check_request
 from plait.schedules.generation import LAYERWISE
 from plait.schedules.prove import prove_plan
+from plait.spec.emulation import EmulatedLinks
 from plait.spec.model import ModelSpec
 from plait.spec.preset_files import preset_words
 
@@ -33,6 +34,7 @@ class Options:
     `layers`: layers of each stage, or with `proportional` their proportions. `tp`: ranks of each stage's tensor group;
     `shares`: what each of them gets, in proportion; `sequence`: activations between the blocks are split over them.
     `users` repeats each prompt with as many request numbers. With `plan` the plan file decides on the split.
+    `emulate`: ranks are processes of this host that talk as if over such links.
     """
 
     model: str | None = None
@@ -53,6 +55,7 @@ class Options:
     context: int | None = None
     threads: int | None = None
     chat: bool | None = None
+    emulate: EmulatedLinks | None = None
 
 
 _DECIDED_BY_PLAN = {

@@ -14,6 +14,7 @@ from typing import Any, Generic, TypeVar
 from plait.plans.layout import Layout
 from plait.prober.host import rank_environment
 from plait.ranks.channel import Channel
+from plait.spec.emulation import Emulation
 
 ToRank = TypeVar("ToRank")
 ToFront = TypeVar("ToFront")
@@ -27,7 +28,8 @@ class RankProcesses(Generic[ToRank, ToFront]):
 
     `setup(rank, mesh)` is the first word to a rank: with `mesh` it attaches (`ShmEndpoint.attach`). `incoming` is the
     union of what ranks say. `beside`: so many ranks, one after the other, compute at the same time, and are bound to
-    cores of their own where there are enough. `descriptors` are inherited by every process.
+    cores of their own where there are enough. `descriptors` are inherited by every process. `emulation`: they talk as
+    if over such links.
     """
 
     def __init__(
@@ -39,6 +41,7 @@ class RankProcesses(Generic[ToRank, ToFront]):
         *,
         beside: int = 1,
         descriptors: Sequence[int] = (),
+        emulation: Emulation | None = None,
     ) -> None:
         from plait.comm.shm import ShmMesh
 

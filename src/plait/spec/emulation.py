@@ -3,15 +3,21 @@
 1gbit,200us        every rank is a host of its own; 1 Gb/s and 200 µs each way between any two
 ethernet-1g        a link of the presets (`plait plan --list`)
 100mbit,1ms@2      two ranks, one after the other, are a host
+
+Bandwidth is what the bytes that ranks send have of a link: 1 Gb/s Ethernet leaves TCP 941.5 Mb/s.
 """
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
+from plait.errors import SpecError, nearest
 from plait.spec.cluster import Wire
+from plait.spec.preset_files import preset_words, wire_figures
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +50,57 @@ class EmulatedLinks:
         return Emulation(hosts, dict.fromkeys(pairs, self.wire))
 
 
+_LATENCIES = {"us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0}
+_BANDWIDTHS = {"kbit": 1e3 / 8, "mbit": 1e6 / 8, "gbit": 1e9 / 8}
+_FIGURE = re.compile(r"([0-9]*\.?[0-9]+)([a-zµ]+)")
+_SLOWEST_BYTES_PER_S, _LONGEST_S = 1e3, 10.0
+_HOW = "write bandwidth and latency, as in 1gbit,200us, or a link preset, as in ethernet-1g; @2 makes two ranks a host"
+
+
 def parse_emulation(text: str) -> EmulatedLinks:
     """Read `--emulate`. Errors: SpecError, which says how it is written and names the presets."""
-    raise NotImplementedError
+    link, at, ranks = text.strip().lower().partition("@")
+    if at and (not ranks.isdecimal() or int(ranks) < 1):
+        raise SpecError(f"--emulate {text!r}: {ranks!r} ranks cannot be a host: write a whole number from 1, as in @2")
+    wire = _figures(text, link) if "," in link else _preset(text, link)
+    _check(text, wire)
+    return EmulatedLinks(wire, int(ranks) if at else 1)
+
+
+def _figures(text: str, link: str) -> Wire:
+    bandwidth, _, latency = link.partition(",")
+    bandwidth_bytes_per_s = _figure(text, bandwidth, "bandwidth", _BANDWIDTHS)
+    return Wire(_figure(text, latency, "latency", _LATENCIES), bandwidth_bytes_per_s)
+
+
+def _figure(text: str, piece: str, what: str, units: Mapping[str, float]) -> float:
+    """The figure in SI."""
+    found = _FIGURE.fullmatch(piece.strip())
+    if found is None or found[2] not in units:
+        known = ", ".join(units)
+        raise SpecError(f"--emulate {text!r}: {piece.strip()!r} is no {what} (units: {known}); {_HOW}")
+    value = float(found[1])
+    if value == 0:
+        raise SpecError(f"--emulate {text!r}: a {what} of 0 cannot be; {_HOW}")
+    return value * units[found[2]]
+
+
+def _preset(text: str, link: str) -> Wire:
+    presets = preset_words("links")
+    if link not in presets:
+        raise SpecError(f"--emulate {text!r}: {link!r} is no link; {_HOW} ({nearest(link, presets)})")
+    figures = wire_figures(link)
+    latency_s, bandwidth = figures.latency, figures.bandwidth
+    assert latency_s is not None and bandwidth is not None, f"link preset {link} has both figures"
+    return Wire(latency_s, bandwidth)
+
+
+def _check(text: str, wire: Wire) -> None:
+    """A run over the link comes to an end while somebody waits for it. Errors: SpecError."""
+    if not wire.latency_s <= _LONGEST_S:
+        raise SpecError(f"--emulate {text!r}: a latency of {wire.latency_s:g} s is too long: at most {_LONGEST_S:g} s")
+    if not _SLOWEST_BYTES_PER_S <= wire.bandwidth < math.inf:
+        least = _SLOWEST_BYTES_PER_S * 8 / 1e3
+        raise SpecError(
+            f"--emulate {text!r}: {wire.bandwidth * 8 / 1e3:g} kbit/s is too slow to finish: at least {least:g}kbit"
+        )

@@ -9,6 +9,7 @@ from pathlib import Path
 from plait.errors import PlanError
 from plait.plans.split import RECOMPUTE, Recompute
 from plait.plans.training import BUCKETS
+from plait.spec.emulation import EmulatedLinks
 from plait.trainer.settings import OptimizerName, RateName
 
 OPTIMIZERS: tuple[OptimizerName, ...] = ("adamw", "sgd")
@@ -29,7 +30,8 @@ class TrainOptions:
     `lr`: the peak, after `warmup` steps; None is 1e-3 for random weights and 2e-5 for a model's own. `clip`: the
     gradient norm that is not exceeded; 0 never clips. `freeze`: patterns of tensor names that do not learn.
     `timeline`: the steps whose timelines are kept; None is the last one. Steps count from 0. `buckets`: parts of the
-    last backward, each reduced over the replicas while the next one runs.
+    last backward, each reduced over the replicas while the next one runs. `emulate`: ranks are processes of this host
+    that talk as if over such links.
     """
 
     dp: int | None = None
@@ -59,6 +61,7 @@ class TrainOptions:
     check_every: int = 10
     timeline: tuple[int, ...] | None = None
     buckets: int = BUCKETS
+    emulate: EmulatedLinks | None = None
 
     @property
     def kept_steps(self) -> tuple[int, ...]:
