@@ -1,0 +1,219 @@
+"""Pipeline parallelism: the bubble against stages and micro-batches, for every schedule."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from plait.comm.threads import thread_mesh
+from plait.costs.protocol import FixedCosts
+from plait.lab.experiment import Chart, Check, Experiment, Outcome, Say, Series, Size, Table
+from plait.lab.waiting import SPEC, Waits, on_threads, on_virtual_clock, waiting_layout
+from plait.plans.action import Kind
+from plait.plans.layout import Layout
+from plait.plans.round import Round
+from plait.schedules.closed import exact, step_s
+from plait.schedules.step import make_training_round, sequences
+from plait.simulator.simulate import simulate
+from plait.timeline.timeline import Timeline
+from plait.timeline.training_metrics import training_metrics
+
+SCHEDULES = ("gpipe", "1f1b", "interleaved", "zb-h1", "zb-h2", "zb-v")
+STAGES, MICRO_BATCHES = (2, 4), (2, 4, 8, 16)
+SHORT_MICRO_BATCHES = (2, 4)
+UNIT_S, REPETITIONS = 20e-3, 3
+
+BOUND_POINTS = 2.5
+"""What waking a thread, the interpreter and one message take beside waits of 10 and 20 ms: below 1 point on a quiet
+host, and on a busy one seldom more than 2."""
+
+AGREE_POINTS = 0.01
+"""Formula and simulator say the same, but for rounding."""
+
+
+class Case(NamedTuple):
+    """A schedule on `positions` pipeline positions."""
+
+    schedule: str
+    positions: int
+    micro_batches: int
+
+    @property
+    def words(self) -> str:
+        """``1f1b, 4 stages, 8 micro-batches``."""
+        return f"{self.schedule}, {self.positions} stages, {self.micro_batches} micro-batches"
+
+
+class Bubbles(NamedTuple):
+    """In percent of wall time. `formula`: None where the closed form does not hold."""
+
+    formula: float | None
+    simulated: float
+    measured: float
+
+    @property
+    def predicted(self) -> float:
+        """By the formula, and by the simulator where there is none."""
+        return self.simulated if self.formula is None else self.formula
+
+
+class Waiting(NamedTuple):
+    """A case as a round, and what its stages take."""
+
+    layout: Layout
+    one: Round
+    costs: FixedCosts
+    virtual: int
+
+
+def waiting(case: Case) -> Waiting:
+    """F, I and W of a position take `UNIT_S` each, of its one or two stages together; a B is I and W."""
+    layout, setup = waiting_layout(case.schedule, case.positions, case.micro_batches)
+    each = UNIT_S / setup.virtual
+    kinds = {Kind.FORWARD: each, Kind.BACKWARD: 2 * each, Kind.BACKWARD_INPUT: each, Kind.BACKWARD_WEIGHT: each}
+    seconds = {(stage, kind): taken for stage in range(len(layout.stages)) for kind, taken in kinds.items()}
+    one = make_training_round(0, layout, setup, sequences(case.micro_batches, 1, 1))
+    return Waiting(layout, one, FixedCosts(kind_seconds=seconds), setup.virtual)
+
+
+def formula(case: Case, virtual: int) -> float | None:
+    """The bubble by the closed form, in percent; None where that is only a bound."""
+    if not exact(case.schedule, case.positions, virtual, case.micro_batches):
+        return None
+    each = UNIT_S / virtual
+    step = step_s(case.schedule, case.positions, virtual, case.micro_batches, each, each, each)
+    return 100 * (1 - case.micro_batches * 3 * UNIT_S / step)
+
+
+def bubbles(case: Case, size: Size) -> Bubbles:
+    """Predicted and measured; the short size is measured on the virtual clock."""
+    made = waiting(case)
+    simulated = _bubble(simulate(made.layout, [made.one], made.costs, SPEC), made.layout)
+    if size == "short":
+        runs = [on_virtual_clock(made.layout, made.one, lambda _, pause: Waits(made.costs, made.layout, pause))]
+    else:
+        runs = [_asleep(made) for _ in range(REPETITIONS)]
+    measured = statistics.median(_bubble(run, made.layout) for run in runs)
+    return Bubbles(formula(case, made.virtual), simulated, measured)
+
+
+def _asleep(made: Waiting) -> Timeline:
+    endpoints = thread_mesh(made.layout.ranks, made.layout.link_capacity)
+    return on_threads(made.layout, made.one, endpoints, lambda _: Waits(made.costs, made.layout, time.sleep))
+
+
+def _bubble(timeline: Timeline, layout: Layout) -> float:
+    return 100 * training_metrics(timeline, layout)["bubble"]
+
+
+def cases(size: Size) -> Iterator[Case]:
+    """What is measured."""
+    for positions in STAGES:
+        for schedule in SCHEDULES:
+            for micro_batches in MICRO_BATCHES if size == "full" else SHORT_MICRO_BATCHES:
+                yield Case(schedule, positions, micro_batches)
+
+
+def measure(size: Size, say: Say) -> Outcome:
+    """Measure every case."""
+    found: dict[Case, Bubbles] = {}
+    for case in cases(size):
+        say(case.words)
+        found[case] = bubbles(case, size)
+    return Outcome("pipeline", checks(found), sentence(found), table(found), charts(found), NOTES)
+
+
+NOTES = (
+    "The stages sleep instead of computing, so that two cores show the bubble of four stages; schedule, executor, "
+    "messages and clocks are those of a real run.",
+    "F, I (the gradient of the input) and W (that of the weights) take 20 ms of a position each. interleaved and zb-v "
+    "have two stages on each position, of half the time.",
+    "Where the formula only holds for more micro-batches, the simulator's bubble is the prediction.",
+)
+
+
+def checks(found: dict[Case, Bubbles]) -> tuple[Check, ...]:
+    """Every bubble, and that the simulator says what the formula says."""
+    apart = max(abs(one.simulated - one.formula) for one in found.values() if one.formula is not None)
+    return (
+        Check("simulator from formula, furthest apart", 0.0, apart, "points", AGREE_POINTS, relative=False),
+        *(
+            Check(f"bubble of {case.words}", one.predicted, one.measured, "points", BOUND_POINTS, relative=False)
+            for case, one in found.items()
+        ),
+    )
+
+
+def sentence(found: dict[Case, Bubbles]) -> str:
+    """What was measured, in words."""
+    positions, most = max(case.positions for case in found), max(case.micro_batches for case in found)
+    least = min(case.micro_batches for case in found)
+    few, many = (found[Case("1f1b", positions, count)].measured for count in (least, most))
+    fullest = [case for case in found if (case.positions, case.micro_batches) == (positions, most)]
+    best = min(fullest, key=lambda case: found[case].measured)
+    furthest = max(abs(one.measured - one.predicted) for one in found.values())
+    return (
+        f"Of {positions} stages with 1F1B, {few:.1f} % of the time was idle with {least} micro-batches and "
+        f"{many:.1f} % with {most}; with {most}, {best.schedule} left least idle, {found[best].measured:.1f} %. "
+        f"No bubble of {len(found)} was further than {furthest:.1f} points from its prediction."
+    )
+
+
+def table(found: dict[Case, Bubbles]) -> Table:
+    """A row a case."""
+    headings = ("schedule", "stages", "micro-batches", "formula", "simulator", "measured")
+    rows = tuple(
+        (
+            case.schedule,
+            str(case.positions),
+            str(case.micro_batches),
+            "-" if one.formula is None else f"{one.formula:.1f} %",
+            f"{one.simulated:.1f} %",
+            f"{one.measured:.1f} %",
+        )
+        for case, one in found.items()
+    )
+    return Table(headings, rows)
+
+
+def charts(found: dict[Case, Bubbles]) -> tuple[Chart, ...]:
+    """The bubble over micro-batches, one chart a number of stages."""
+    return tuple(
+        Chart(
+            f"The bubble of {positions} stages",
+            "micro-batches",
+            "idle share of the time, %",
+            tuple(_lines(found, positions)),
+            x_log=True,
+        )
+        for positions in sorted({case.positions for case in found})
+    )
+
+
+def _lines(found: dict[Case, Bubbles], positions: int) -> Iterator[Series]:
+    for schedule in SCHEDULES:
+        held = {case.micro_batches: one for case, one in found.items() if case[:2] == (schedule, positions)}
+        counts = tuple(map(float, held))
+        yield Series(schedule, counts, tuple(one.predicted for one in held.values()), measured=False)
+        yield Series(schedule, counts, tuple(one.measured for one in held.values()))
+
+
+EXPERIMENT = Experiment(
+    "pipeline",
+    "Pipeline parallelism: the bubble",
+    "A pipeline of p stages idles while it fills and while it drains; more micro-batches make that a smaller share, "
+    "and a better schedule fills it with work.",
+    "With p stages, m micro-batches, v stages on each position and free links, GPipe and 1F1B (v = 1) and interleaved "
+    "idle (p − 1) ÷ (v·m + p − 1) of the time. Zero-bubble schedules split the backward into I and W: beside "
+    "m·(F + I + W) of work only (p − 1)·(F + I − W) of ZB-H1 is left, (p − 1)·F of ZB-H2 and, where F = I = W, "
+    "(p − 1)·I of ZB-V, whose two stages on a position have half of each. Lower bound of all: the last position "
+    "cannot begin before one forward has gone through the others, (p − 1) ÷ (3·v·m + p − 1) where F = I = W. Upper "
+    "bound: layer-wise, one micro-batch at a time, 1 − 1 ÷ p.",
+    "GPipe, 1F1B, interleaved, ZB-H1, ZB-H2 and ZB-V with 2 and 4 stages and 2, 4, 8 and 16 micro-batches: a thread a "
+    "stage, which waits 20 ms for each F, I and W, driven by the executor that trains; the bubble is read off the "
+    "measured timeline, the median of three steps. It may lie 2.5 points from the prediction: what waking a thread "
+    "and handing on a message take beside such waits.",
+    measure,
+)
