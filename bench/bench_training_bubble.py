@@ -18,6 +18,7 @@ from plait.executor.step_executor import StepExecutor
 from plait.lab import pipeline
 from plait.lab.waiting import Waits, waiting_layout
 from plait.plans.action import Action
+from plait.plans.layout import Layout
 from plait.plans.round import Round
 from plait.schedules.step import make_training_round, sequences
 from plait.tracer.tracer import Tracer
@@ -40,8 +41,8 @@ def bubbles() -> str:
     return "\n\n".join(
         [
             "## The bubble of stages that only wait",
-            f"{POSITIONS} positions, a thread each; F {1e3 * pipeline.UNIT_S:g} ms, I and W as much each, of a position's "
-            "one or two stages together. The closed formula stands where it is exact.",
+            f"{POSITIONS} positions, a thread each; F {1e3 * pipeline.UNIT_S:g} ms, I and W as much each, of a "
+            "position's one or two stages together. The closed formula stands where it is exact.",
             table(headings, rows),
             f"Furthest from the simulator: {verdict(worst, 2, ' points', at_most=True)}. "
             f"The simulator from the closed formula: {verdict(off, 0.01, ' points', at_most=True)}.",
