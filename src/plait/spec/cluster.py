@@ -25,13 +25,24 @@ class Host:
     name: str
 
 
+class WireSpread(NamedTuple):
+    """By which part of itself each figure of a link varied where it was measured (`prober.spread`); 0: not known."""
+
+    latency: float = 0.0
+    bandwidth: float = 0.0
+
+
+NO_SPREAD = WireSpread()
+
+
 @dataclass(frozen=True, slots=True)
 class Device:
     """`flops` in FLOP/s of the device, for each dtype; `memory_bandwidth` in bytes/s.
 
     `profile` names the efficiency curves (costs.profiles) that say how much of those figures real work reaches; without
     one, or with a name never heard of, the figures are taken through a plain default and marked "not calibrated".
-    `kind` is what torch calls the sort of device: cpu, cuda, mps.
+    `kind` is what torch calls the sort of device: cpu, cuda, mps. `spread`: by which part of itself a figure varied
+    where it was measured (`prober.spread`), under the dtypes of `flops` and ``memory_bandwidth``.
     """
 
     name: str
@@ -41,9 +52,11 @@ class Device:
     memory_bandwidth: float
     profile: str | None = None
     kind: str = "cpu"
+    spread: Mapping[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "flops", MappingProxyType(dict(self.flops)))
+        object.__setattr__(self, "spread", MappingProxyType(dict(self.spread)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +67,7 @@ class Link:
     target: str
     latency_s: float
     bandwidth: float
+    spread: WireSpread = NO_SPREAD
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +81,7 @@ class Wire:
     latency_s: float
     bandwidth: float
     host_bandwidth: float | None = None
+    spread: WireSpread = NO_SPREAD
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +128,7 @@ class Cluster:
         found = self._links.get((source.name, target.name)) or self._links.get((source.host, target.host))
         if found is None and self.network is not None:
             wire = self.network.within_host if source.host == target.host else self.network.between_hosts
-            found = Link(source.name, target.name, wire.latency_s, wire.bandwidth)
+            found = Link(source.name, target.name, wire.latency_s, wire.bandwidth, wire.spread)
         return found
 
     def missing_links(self) -> Iterator[tuple[Device, Device]]:

@@ -33,11 +33,17 @@ hosts are written at once, and a network joins all pairs that no link joins:
     [network]
     within_host = { preset = "nvlink3" }
     between_hosts = { latency_us = 5, bandwidth_gbit_per_s = 200, host_bandwidth_gbit_per_s = 1600 }
+
+Where figures were measured (`plait probe`) their spread may stand beside them, as a part of the figure:
+
+    spread = { float32 = 0.02, memory_bandwidth = 0.03 }       # of a device
+    spread = { latency = 0.1, bandwidth = 0.02 }               # of a link
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
 from typing import Annotated, Any
@@ -80,7 +86,8 @@ class _Device(DeviceFigures):
         assert bandwidth is not None
         speeds = {**base.speeds, **self.speeds}
         kind = self.kind or base.kind or "cpu"
-        return Device(name, host, memory, speeds, bandwidth, self.profile or base.profile or self._usual_profile, kind)
+        profile = self.profile or base.profile or self._usual_profile
+        return Device(name, host, memory, speeds, bandwidth, profile, kind, self.spread or {})
 
     @property
     def _usual_profile(self) -> str | None:
@@ -134,9 +141,9 @@ class _LinkTable(WireFigures):
     def links(self) -> Iterator[Link]:
         """The link, and the one back where it goes both ways."""
         latency_s, bandwidth = _wire(self, self.preset)
-        yield Link(self.source, self.target, latency_s, bandwidth)
+        yield Link(self.source, self.target, latency_s, bandwidth, self.spreads)
         if self.both_ways and self.source != self.target:
-            yield Link(self.target, self.source, latency_s, bandwidth)
+            yield Link(self.target, self.source, latency_s, bandwidth, self.spreads)
 
 
 class _WireTable(NetworkWireFigures):
@@ -151,7 +158,7 @@ class _WireTable(NetworkWireFigures):
 
     def wire(self) -> Wire:
         """The wire."""
-        return Wire(*_wire(self, self.preset), self.host_bandwidth)
+        return Wire(*_wire(self, self.preset), self.host_bandwidth, self.spreads)
 
 
 class _NetworkTable(Table):
@@ -217,15 +224,7 @@ def _host_devices(table: _HostTable) -> Iterator[Device]:
     first = table.device("", "")
     for host in table.names():
         for index in range(table.devices):
-            yield Device(
-                f"{host}.{index}",
-                host,
-                first.memory_bytes,
-                first.flops,
-                first.memory_bandwidth,
-                first.profile,
-                first.kind,
-            )
+            yield replace(first, name=f"{host}.{index}", host=host)
 
 
 def _network(table: _NetworkTable | None, devices: Sequence[Device]) -> Network | None:
@@ -270,15 +269,10 @@ def cluster_table(cluster: Cluster) -> dict[str, Any]:
     if not short:
         values["devices"] = [{"name": each.name, "host": each.host, **_figures(each)} for each in cluster.devices]
     if cluster.links:
-        values["links"] = [
-            {"from": link.source, "to": link.target, **_wire_figures(link.latency_s, link.bandwidth)}
-            for link in cluster.links
-        ]
+        values["links"] = [{"from": link.source, "to": link.target, **_wire_figures(link)} for link in cluster.links]
     if cluster.network is not None:
         wires = {"within_host": cluster.network.within_host, "between_hosts": cluster.network.between_hosts}
-        values["network"] = {
-            name: _wire_figures(wire.latency_s, wire.bandwidth, wire.host_bandwidth) for name, wire in wires.items()
-        }
+        values["network"] = {name: _wire_figures(wire, wire.host_bandwidth) for name, wire in wires.items()}
     return values
 
 
@@ -290,12 +284,17 @@ def _figures(device: Device) -> dict[str, Any]:
     }
     if device.profile is not None:
         values["profile"] = device.profile
+    if device.spread:
+        values["spread"] = dict(device.spread)
     return values if device.kind == "cpu" else {**values, "kind": device.kind}
 
 
-def _wire_figures(latency_s: float, bandwidth: float, host_bandwidth: float | None = None) -> dict[str, float]:
-    values = {"latency_s": latency_s, "bandwidth_bytes_per_s": bandwidth}
-    return values if host_bandwidth is None else {**values, "host_bandwidth_bytes_per_s": host_bandwidth}
+def _wire_figures(wire: Link | Wire, host_bandwidth: float | None = None) -> dict[str, Any]:
+    values: dict[str, Any] = {"latency_s": wire.latency_s, "bandwidth_bytes_per_s": wire.bandwidth}
+    if host_bandwidth is not None:
+        values["host_bandwidth_bytes_per_s"] = host_bandwidth
+    spread = {name: part for name, part in wire.spread._asdict().items() if part}
+    return {**values, "spread": spread} if spread else values
 
 
 def _hosts_at_once(cluster: Cluster) -> list[dict[str, Any]]:

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Annotated
 
 from pydantic import Field
 
 from plait.errors import nearest
+from plait.spec.cluster import WireSpread
 from plait.spec.tables import Table
 
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False, strict=False)]
 NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False, strict=False)]
 Name = Annotated[str, Field(min_length=1)]
+Part = Annotated[float, Field(ge=0, allow_inf_nan=False, strict=False)]
+"""A spread: a part of the figure that it is of. Above 1 where a figure varies by more than itself."""
+
+MEMORY_BANDWIDTH = "memory_bandwidth"
+"""The key of its spread."""
 
 _DTYPES = ("float64", "float32", "tf32", "bfloat16", "float16", "float8", "int8", "int4")
 _MEMORY = {"memory_bytes": 1.0, "memory_gib": 2.0**30, "memory_gb": 1e9}
@@ -42,6 +48,7 @@ class DeviceFigures(Table):
     memory_bandwidth_gb_per_s: Positive | None = None
     profile: Name | None = None
     kind: Name | None = None
+    spread: dict[str, Part] | None = None
 
     def require_figures(self, *, all_needed: bool) -> None:
         """Errors: ValueError where a figure is given twice, or is absent while `all_needed`."""
@@ -50,6 +57,7 @@ class DeviceFigures(Table):
         for dtype in self.speeds:
             if dtype not in _DTYPES:
                 raise ValueError(f"unknown dtype {dtype!r}: {nearest(dtype, _DTYPES)}")
+        require_spread(self.spread, (MEMORY_BANDWIDTH, *(self.speeds or _DTYPES)))
 
     @property
     def memory(self) -> int | None:
@@ -83,11 +91,18 @@ class WireFigures(Table):
     bandwidth_gb_per_s: Positive | None = None
     bandwidth_mbit_per_s: Positive | None = None
     bandwidth_gbit_per_s: Positive | None = None
+    spread: dict[str, Part] | None = None
 
     def require_figures(self, *, all_needed: bool) -> None:
         """Errors: ValueError where a figure is given twice, or is absent while `all_needed`."""
         for units in (_LATENCY, _BANDWIDTH):
             require_unit(self, units, needed=all_needed)
+        require_spread(self.spread, WireSpread._fields)
+
+    @property
+    def spreads(self) -> WireSpread:
+        """Of latency and bandwidth; 0 where nothing is said."""
+        return WireSpread(**self.spread or {})
 
     @property
     def latency(self) -> float | None:
@@ -131,6 +146,13 @@ def require_unit(table: Table, units: Mapping[str, float], *, needed: bool) -> s
         found = " and ".join(given) or "none"
         raise ValueError(f"it needs exactly one of {', '.join(units)}; given: {found}")
     return given[0] if given else None
+
+
+def require_spread(given: Mapping[str, float] | None, known: Sequence[str]) -> None:
+    """Errors: ValueError for the spread of a figure that is not there."""
+    for name in given or ():
+        if name not in known:
+            raise ValueError(f"spread of unknown figure {name!r}: {nearest(name, known)}")
 
 
 def _figure(table: Table, units: Mapping[str, float]) -> float | None:

@@ -48,6 +48,7 @@ def _weakest_device(devices: Sequence[Device]) -> Device | None:
         memory_bytes=min(device.memory_bytes for device in devices),
         memory_bandwidth=min(device.memory_bandwidth for device in devices),
         flops={dtype: min(device.flops[dtype] for device in devices) for dtype in sorted(dtypes)},
+        spread={name: max(device.spread.get(name, 0.0) for device in devices) for name in first.spread},
     )
 
 
