@@ -178,8 +178,8 @@ def test_other_formats_are_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError) as caught:
         write_chart(BARS, tmp_path / "braid.sgv")
     assert str(caught.value) == (
-        f"cannot draw {tmp_path}/braid.sgv: .sgv is no format of pictures; known are .png and .svg: give a name such as "
-        "braid.svg"
+        f"cannot draw {tmp_path}/braid.sgv: .sgv is no format of pictures; known are .png and .svg: give a name such "
+        "as braid.svg"
     )
     with pytest.raises(UsageError) as caught:
         write_chart(BARS, tmp_path / "braid")
