@@ -6,6 +6,7 @@ import typer
 
 from plait.cli.certify import certify
 from plait.cli.generate import generate
+from plait.cli.lab import lab
 from plait.cli.plan import plan
 from plait.cli.report import report
 from plait.cli.simulate import simulate
@@ -25,6 +26,7 @@ app.command()(simulate)
 app.command()(report)
 app.command()(validate)
 app.command()(certify)
+app.command()(lab)
 
 
 def main() -> None:

@@ -16,27 +16,32 @@ def run_experiments(
     names: Iterable[str] | None = None,
     size: Size = "full",
     say: Say = lambda words: None,
-    after: Callable[[Results], None] = lambda results: None,
+    after: Callable[[Results, Outcome | Broken], None] = lambda results, last: None,
 ) -> Results:
     """Run experiments by name, all of them where none is named. Errors: SpecError for a name that is unknown.
 
-    `say` is told what is being measured; `after` gets all that was found so far, each time an experiment has ended. An
-    experiment that breaks does not keep the others from running: it is in `Results.broken`.
+    `say` is told what is being measured; `after` gets all that was found so far, and what the last experiment found,
+    each time that one has ended. An experiment that breaks does not keep the others from running: it is in
+    `Results.broken`.
     """
     wanted = chosen(EXPERIMENTS if names is None else names)
     results = Results(size, today(), this_host())
     for one in wanted:
-        results = _with(results, one, say)
-        after(results)
+        say(f"{one.name}: {one.title}")
+        last = _tried(one, size, say)
+        if isinstance(last, Outcome):
+            results = replace(results, outcomes=(*results.outcomes, last))
+        else:
+            results = replace(results, broken=(*results.broken, last))
+        after(results, last)
     return results
 
 
-def _with(results: Results, experiment: Experiment, say: Say) -> Results:
+def _tried(experiment: Experiment, size: Size, say: Say) -> Outcome | Broken:
     try:
-        outcome = run_one(experiment, results.size, say)
+        return run_one(experiment, size, say)
     except PlaitError as error:
-        return replace(results, broken=(*results.broken, Broken(experiment.name, str(error))))
-    return replace(results, outcomes=(*results.outcomes, outcome))
+        return Broken(experiment.name, str(error))
 
 
 def run_one(experiment: Experiment, size: Size, say: Say) -> Outcome:
