@@ -25,8 +25,8 @@ SHORT_MICRO_BATCHES = (2, 4)
 UNIT_S, REPETITIONS = 20e-3, 3
 
 BOUND_POINTS = 2.5
-"""What waking a thread, the interpreter and one message take beside waits of 10 and 20 ms: below 1 point, and up to 2 in
-the best of three steps on a host whose cores others use as well."""
+"""What waking a thread, the interpreter and one message take beside waits of 10 and 20 ms: below 1 point, and up to 2
+in the best of three steps on a host whose cores others use as well."""
 
 AGREE_POINTS = 0.01
 """Formula and simulator say the same, but for rounding."""
@@ -207,7 +207,7 @@ EXPERIMENT = Experiment(
     "bound: layer-wise, one micro-batch at a time, 1 − 1 ÷ p.",
     "GPipe, 1F1B, interleaved, ZB-H1, ZB-H2 and ZB-V with 2 and 4 stages and 2, 4, 8 and 16 micro-batches: a thread a "
     "stage, which waits 20 ms for each F, I and W, driven by the executor that trains; the bubble is read off the "
-    "measured timeline, that of the fastest of three steps. It may lie 2.5 points from the prediction: what waking a thread "
-    "and handing on a message take beside such waits.",
+    "measured timeline, that of the fastest of three steps. It may lie 2.5 points from the prediction: what waking a "
+    "thread and handing on a message take beside such waits.",
     measure,
 )
