@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import threading
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Protocol
 
@@ -17,7 +18,7 @@ from plait.ranks.processes import EXIT_WAIT_S, RankProcesses
 from plait.weights.index import WeightsIndex
 
 if TYPE_CHECKING:
-    from plait.comm.threads import ThreadEndpoint
+    from plait.comm.contract import Endpoint
 
 RankChannel = Channel[ToRank, ToFront]
 FrontChannel = Channel[ToFront, ToRank]
@@ -56,19 +57,25 @@ class ProcessRanks(RankProcesses[ToRank, ToFront]):
 
 
 class ThreadRanks:
-    """Each rank a thread of this process: no start-up, no isolation. torch computes with one thread then."""
+    """Each rank a thread of this process: no start-up, no isolation. torch computes with one thread then.
+
+    `endpoints`: of the ranks, one for each; over the memory of this process where they are not given.
+    """
 
     places = HERE
 
-    def __init__(self, plan: Plan, index: WeightsIndex, *, trace: bool = True) -> None:
+    def __init__(
+        self, plan: Plan, index: WeightsIndex, *, trace: bool = True, endpoints: Sequence[Endpoint] | None = None
+    ) -> None:
         import torch
 
         from plait.comm.threads import thread_mesh
 
         torch.set_num_threads(1)
+        endpoints = endpoints or thread_mesh(plan.layout.ranks, plan.layout.link_capacity)
         self.channels: list[RankChannel] = []
         self._threads: list[threading.Thread] = []
-        for rank, endpoint in enumerate(thread_mesh(plan.layout.ranks, plan.layout.link_capacity)):
+        for rank, endpoint in enumerate(endpoints):
             mine, theirs = socket.socketpair()
             self.channels.append(Channel(mine, ToFront))
             channel: FrontChannel = Channel(theirs, ToRank)
@@ -92,7 +99,7 @@ class ThreadRanks:
 
 
 def _thread_rank(
-    rank: int, plan: Plan, index: WeightsIndex, endpoint: ThreadEndpoint, channel: FrontChannel, trace: bool
+    rank: int, plan: Plan, index: WeightsIndex, endpoint: Endpoint, channel: FrontChannel, trace: bool
 ) -> None:
     from plait.generation.rank import run_rank
 
