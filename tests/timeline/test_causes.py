@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -45,7 +47,7 @@ def _path_is_whole(timeline: Timeline, causes: tuple[Cause, ...]) -> None:
     assert causes[path[0]].why == "start"
     assert goes_s(timeline.spans[path[0]]) == timeline.start_s
     assert timeline.spans[path[-1]].end_s == timeline.end_s
-    assert all(causes[after].span == before for before, after in zip(path, path[1:], strict=False))
+    assert all(causes[after].span == before for before, after in pairwise(path))
     assert len(set(path)) == len(path)
 
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import pairwise
 from typing import Literal, NamedTuple
 
 from plait.plans.action import Action, Kind, Lane
@@ -96,7 +97,7 @@ class _Causes:
     def find(self) -> tuple[Cause, ...]:
         lanes = _by_lane(self._spans)
         for lane in lanes.values():
-            for before, after in zip(lane, lane[1:], strict=False):
+            for before, after in pairwise(lane):
                 self._before[after] = before
         self._find_needs()
         self._find_tokens(lanes)

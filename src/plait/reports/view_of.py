@@ -1,0 +1,231 @@
+"""From a run's record to the view that everything draws from."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Literal, NamedTuple
+
+from plait.errors import PlanError
+from plait.plans.file import PlanFile, plan_file_from_table
+from plait.plans.layout import Layout, Stage
+from plait.plans.training import TrainingPlan
+from plait.reports.differences import stage_lines
+from plait.reports.figures import report_json
+from plait.reports.links import link_lines
+from plait.reports.stands import stood_for
+from plait.reports.view import Lost, Row, View
+from plait.timeline.causes import find_causes
+from plait.timeline.record import RunRecord
+from plait.timeline.timeline import Timeline
+from plait.units import format_seconds
+
+
+class Why(NamedTuple):
+    """Why the plan is as it is: what speaks for it, what else was looked at, and what could not be told."""
+
+    reasons: tuple[str, ...] = ()
+    lost: tuple[Lost, ...] = ()
+    missing: tuple[str, ...] = ()
+
+
+def make_view(record: RunRecord, missing: Sequence[str] = (), why: Why | None = None) -> View:
+    """All that a report of the run is drawn from, also where the record is not whole.
+
+    `missing`: what it lacks, as the reader of its files says it. `why`: what a search for a better plan found; without
+    it the plan's own reason is told.
+    """
+    file, damage = plan_in(record)
+    layout = _layout(record) if file is None else file.plan.layout
+    why = why or Why()
+    predicted, measured = _with_spans(record.predicted), _with_spans(record.measured)
+    rows = _rows(layout, [one for one in (predicted, measured) if one is not None])
+    return View(
+        title=_title(record, file, layout),
+        task=_task(record, file),
+        facts=tuple(_facts(record, file, layout, rows)),
+        layout=layout,
+        rows=rows,
+        predicted=predicted,
+        measured=measured,
+        causes={one.source: find_causes(one, layout) for one in (predicted, measured) if one is not None},
+        stages=stage_lines(layout, predicted, measured),
+        links=link_lines(layout, predicted, measured, _fullness(record)),
+        figures=report_json(record),
+        plan=record.plan,
+        reasons=why.reasons or _own_reason(file),
+        lost=why.lost,
+        missing=(*missing, *damage, *_absent(record, missing), *why.missing),
+    )
+
+
+def plan_in(record: RunRecord) -> tuple[PlanFile | None, tuple[str, ...]]:
+    """The plan file in a record; None where it cannot be read, and why."""
+    if not record.plan.strip():
+        return None, ()
+    try:
+        return plan_file_from_table(tomllib.loads(record.plan), "the run's plan"), ()
+    except (PlanError, tomllib.TOMLDecodeError) as error:
+        return None, (f"The run's plan cannot be read, so that stages and ranks are those of its timelines: {error}.",)
+
+
+def _with_spans(timeline: Timeline | None) -> Timeline | None:
+    return timeline if timeline is not None and timeline.spans else None
+
+
+def _absent(record: RunRecord, known: Sequence[str]) -> Iterator[str]:
+    """What a whole run would have, where nothing was said of it yet."""
+    if _with_spans(record.measured) is None and not any("measured" in each for each in known):
+        yield "Nothing was measured: all figures are predicted."
+    if _with_spans(record.predicted) is None and not any("predicted" in each for each in known):
+        note = record.result.get("note")
+        yield "Nothing was predicted: all figures are measured" + (f" ({note})." if note else ".")
+
+
+def _fullness(record: RunRecord) -> float:
+    """How much each replica that is not shown does, beside the one that is (`generation.forecast`)."""
+    replicas = (record.result.get("predicted") or {}).get("replicas", 1)
+    copies = record.result.get("copies", replicas)
+    return (copies - 1) / (replicas - 1) if replicas > 1 else 1.0
+
+
+def _own_reason(file: PlanFile | None) -> tuple[str, ...]:
+    return (file.plan.reason,) if file is not None and file.plan.reason else ()
+
+
+def _task(record: RunRecord, file: PlanFile | None) -> Literal["generate", "train"]:
+    trains = isinstance(file.plan, TrainingPlan) if file is not None else record.result.get("task") == "train"
+    return "train" if trains else "generate"
+
+
+# --- the layout, and the rows that are drawn of it ----------------------------------------------------------------
+
+
+def _layout(record: RunRecord) -> Layout:
+    """Of a record whose plan cannot be read: stages as they were summed up, else as the timelines have them."""
+    stages = [Stage(one.layers, one.ranks, one.dtype, one.weights or one.dtype) for one in record.stages]
+    if not stages:
+        ranks: dict[int, set[int]] = {}
+        for timeline in filter(None, (record.predicted, record.measured)):
+            for span in timeline.spans:
+                ranks.setdefault(span.action.stage, set()).add(span.rank)
+        stages = [
+            Stage((number, number + 1), tuple(sorted(ranks.get(number, {number}))))
+            for number in range(max(ranks, default=0) + 1)
+        ]
+    layout = Layout({}, tuple(stages))
+    positions = len(layout.positions)
+    each = len({rank for stage in stages for rank in stage.ranks}) // positions
+    return Layout({"pp": positions, **({"dp": each} if each > 1 else {})}, tuple(stages))
+
+
+def _rows(layout: Layout, timelines: Sequence[Timeline]) -> tuple[Row, ...]:
+    """A row for every rank of the timelines, position by position; of a plan alone one for each position."""
+    hosts: dict[int, str] = {}
+    for timeline in timelines:
+        hosts |= timeline.hosts
+    shown = {rank for timeline in timelines for rank in timeline.ranks}
+    shown = shown or {layout.stages[stages[0]].ranks[0] for stages in layout.positions}
+    stands = stood_for(layout, shown)
+    rows = []
+    for position, stages in enumerate(layout.positions):
+        ranks = [rank for rank in layout.stages[stages[0]].ranks if rank in shown]
+        for rank in ranks:
+            label = _label(position, stages, rank, len(ranks), stands[rank])
+            host, device = _place(layout, stages[0], rank, hosts)
+            rows.append(Row(rank, label, position, stages, stands[rank], host, device))
+    return tuple(rows)
+
+
+def _label(position: int, stages: tuple[int, ...], rank: int, shown: int, stands: tuple[int, ...]) -> str:
+    """``stage 3``; with its rank where several are shown, and how many ranks it stands for."""
+    named = ", ".join(map(str, stages)) if len(stages) <= 4 else f"{stages[0]}, {stages[1]} … {stages[-1]}"
+    label = f"stage{'s' if len(stages) > 1 else ''} {named}"
+    if len(stands) > 1:
+        return f"{label}, rank {rank} of {len(stands)}"
+    return f"{label} rank {rank}" if shown > 1 or position != rank or len(stages) > 1 else label
+
+
+def _place(layout: Layout, stage: int, rank: int, hosts: Mapping[int, str]) -> tuple[str, str]:
+    """Host and device of a rank."""
+    where = layout.stages[stage]
+    place = where.ranks.index(rank)
+    return hosts.get(rank, where.host), where.devices[place] if place < len(where.devices) else where.device
+
+
+# --- words --------------------------------------------------------------------------------------------------------
+
+
+def _title(record: RunRecord, file: PlanFile | None, layout: Layout) -> str:
+    """``demo: pp 2, pipelined, 2 micro-batches``."""
+    name = str(record.model.get("name") or (file.plan.model if file is not None else "a model"))
+    axes = " × ".join(f"{axis} {size}" for axis, size in layout.axes.items() if size > 1) or "one device"
+    if file is None:
+        return f"{name}: {axes}"
+    count = file.plan.micro_batches
+    return f"{name}: {axes}, {file.plan.schedule}, {count} micro-batch{'es' if count != 1 else ''}"
+
+
+def _facts(record: RunRecord, file: PlanFile | None, layout: Layout, rows: Sequence[Row]) -> Iterator[tuple[str, str]]:
+    """What the run was, in words; figures stand elsewhere."""
+    yield "task", "training" if _task(record, file) == "train" else "generation"
+    if file is not None:
+        yield "model", file.plan.model
+        yield from _of_plan(file)
+    yield "ranks", f"{layout.ranks} on {_counted({row.host for row in rows}, 'host')}"
+    yield "dtype", "/".join(sorted({stage.dtype for stage in layout.stages}))
+    yield from _of_result(record.result)
+    stands = max((len(row.ranks) for row in rows), default=1)
+    if stands > 1:
+        yield "shown", f"each row is one rank, which stands for {stands}: seconds are its own, bytes those of all"
+    for timeline in filter(None, (record.predicted, record.measured)):
+        for host, clock in sorted(timeline.clocks.items()):
+            if clock.error_s > 0:
+                yield "clock", f"host {host} is placed within ± {format_seconds(clock.error_s)}"
+    if record.result.get("note"):
+        yield "figures", str(record.result["note"])
+
+
+def _of_plan(file: PlanFile) -> Iterator[tuple[str, str]]:
+    plan = file.plan
+    yield "split", " × ".join(f"{axis} {size}" for axis, size in plan.layout.axes.items() if size > 1) or "one device"
+    if not isinstance(plan, TrainingPlan):
+        yield "schedule", f"{plan.schedule}, micro-batches {plan.micro_batches}, chunks of {plan.chunk} positions"
+        yield "context", f"{plan.context} positions, {plan.slots} request{'s' if plan.slots != 1 else ''} in flight"
+    else:
+        setup = plan.setup
+        yield "schedule", f"{plan.schedule}, {setup.micro_batches} micro-batches of {setup.micro_batch}"
+        yield "batch", f"{plan.batch} sequences of {plan.sequence} tokens"
+        more = [f"{setup.virtual} stages a position"] if setup.virtual > 1 else []
+        more += [] if setup.recompute == "none" else [f"{setup.recompute} recompute"]
+        more += [f"ZeRO-{setup.zero}"] if setup.zero else []
+        more += ["sequence split"] if setup.sequence_split else []
+        if more:
+            yield "memory", ", ".join(more)
+    if file.cluster is not None:
+        yield "cluster", _counted(file.cluster.devices, "device")
+
+
+def _of_result(result: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    job, requests = result.get("job"), result.get("requests")
+    if isinstance(job, Mapping):
+        users = _counted(range(job["users"]), "request")
+        yield "job", f"{users} of {job['prompt_tokens']} tokens, answers of {job['max_tokens']}"
+    if requests:
+        lengths = [len(one["tokens"]) for one in requests]
+        prompts = [one["prompt_tokens"] for one in requests]
+        yield "requests", f"{len(requests)}: prompts of {_range(prompts)} tokens, answers of {_range(lengths)}"
+    if result.get("steps"):
+        kept = result.get("kept_steps") or []
+        shown = f"steps {', '.join(map(str, kept))}" if kept else "none"
+        yield "steps", f"{len(result['steps'])}; with a timeline: {shown}"
+
+
+def _range(numbers: Sequence[int]) -> str:
+    low, high = min(numbers), max(numbers)
+    return f"{low}" if low == high else f"{low} to {high}"
+
+
+def _counted(things: Any, name: str) -> str:
+    count = len(things)
+    return f"{count} {name}{'s' if count != 1 else ''}"
