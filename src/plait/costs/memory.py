@@ -85,17 +85,22 @@ def weights_bytes(stage: Stage, spec: ModelSpec, tp: int = 1, ep: int = 1) -> in
     Of a tensor group the pieces that `spec.shards` cuts, with the embedding and the head divided over the vocabulary. A
     tied embedding is held, and counted, by the first and by the last stage. Errors: SpecError, PlanError.
     """
+    return max(group_weights_bytes(stage, spec, tp, ep))
+
+
+def group_weights_bytes(stage: Stage, spec: ModelSpec, tp: int = 1, ep: int = 1) -> tuple[int, ...]:
+    """The same of every rank of the tensor group, in their order. Errors: SpecError, PlanError."""
     if stage.weights not in FORMAT_BYTES:
         raise SpecError(f"unknown weight format {stage.weights!r}: {nearest(stage.weights, FORMAT_BYTES)}")
-    parameters = _parameters(spec, stage.layers, tp, ep, stage.shares, stage.weights)
-    return round(parameters * FORMAT_BYTES[stage.weights])
+    held = _parameters(spec, stage.layers, tp, ep, stage.shares, stage.weights)
+    return tuple(round(parameters * FORMAT_BYTES[stage.weights]) for parameters in held)
 
 
 @lru_cache(maxsize=1024)
 def _parameters(
     spec: ModelSpec, layers: tuple[int, int], tp: int, ep: int, shares: tuple[float, ...], weights: str
-) -> int:
-    """On the fullest rank of a tensor group. Experts are whole ones, each of `ep` ranks has its part of them."""
+) -> tuple[int, ...]:
+    """On each rank of a tensor group. Experts are whole ones, each of `ep` ranks has its part of them."""
     found = []
     for shard in make_shards(spec, tp, shares, weights):
         held = 0
@@ -103,7 +108,7 @@ def _parameters(
             size, count = prod(piece.shape), piece.shape[0] if ".experts." in name else 1
             held += size // count * -(-count // ep) if ".experts." in name else size
         found.append(held)
-    return max(found)
+    return tuple(found)
 
 
 def kv_bytes(stage: Stage, spec: ModelSpec, slots: int, context: int, tp: int = 1) -> int:
@@ -113,8 +118,12 @@ def kv_bytes(stage: Stage, spec: ModelSpec, slots: int, context: int, tp: int = 
     (Ainslie et al., "GQA", 2023); latent attention keeps its latent and the rotated key, whole on every rank. Sliding
     windows do not shrink it: the cache is allocated for the whole context.
     """
-    per_position = cache_values(spec, _largest(spec, stage, tp).kv_heads) * DTYPE_BYTES[stage.dtype]
-    return stage.layer_count * slots * context * per_position
+    return slots * context * position_bytes(stage, spec, _largest(spec, stage, tp))
+
+
+def position_bytes(stage: Stage, spec: ModelSpec, share: Share) -> int:
+    """Keys and values of one position in all layers of the stage, on a rank with this share."""
+    return stage.layer_count * cache_values(spec, share.kv_heads) * DTYPE_BYTES[stage.dtype]
 
 
 def workspace_bytes(stage: Stage, spec: ModelSpec, tokens: int, sampled: int, context: int, tp: int = 1) -> int:
@@ -125,7 +134,11 @@ def workspace_bytes(stage: Stage, spec: ModelSpec, tokens: int, sampled: int, co
     scores and probabilities in float32 [heads, tokens, context] of one layer (kernels of other devices never store
     them); on the last stage logits in float32 [sampled, vocab], twice (with their noise).
     """
-    share = _largest(spec, stage, tp)
+    return share_workspace_bytes(stage, spec, _largest(spec, stage, tp), tokens, sampled, context)
+
+
+def share_workspace_bytes(stage: Stage, spec: ModelSpec, share: Share, tokens: int, sampled: int, context: int) -> int:
+    """The same on a rank with this share."""
     activations = tokens * (3 * spec.hidden + _attention_width(spec, share) + 3 * _mlp_width(spec, share))
     scores = 2 * share.heads * tokens * context * 4 if stage.device == "cpu" else 0
     logits = 2 * sampled * share.of(spec.vocab) * 4 if stage.layers[1] == spec.layers else 0

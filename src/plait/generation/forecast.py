@@ -6,18 +6,20 @@ this machine, and is simulated on what was measured here.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from plait.costs.memory import need_bytes
 from plait.costs.protocol import Costs
 from plait.costs.serving import ServingModel
+from plait.generation.memory import with_generation_memory
 from plait.generation.opened import open_model
 from plait.generation.planning import CostsFor, measured_costs
 from plait.generation.record import model_summary
 from plait.planner.serving_units import Demand, Unit, World
 from plait.plans.file import PlanFile, dump_any_plan
 from plait.plans.plan import Plan, check_plan
+from plait.prober.host import free_memory_here
 from plait.schedules.forecast import forecast_rounds
 from plait.schedules.prove import prove_plan
 from plait.simulator.simulate import simulate
@@ -54,6 +56,7 @@ def forecast(
     requests = -(-job.users // replicas)
     rounds = forecast_rounds(plan, [job.prompt_tokens] * requests, job.max_tokens)
     predicted = simulate(plan.layout, rounds, costs, spec)
+    predicted = with_generation_memory(predicted, rounds, plan, spec, free_bytes=_free(file), cluster=file.cluster)
     metrics = generation_metrics(predicted, rounds)
     copies = job.users / requests
     figures = {key: value * (copies if key.endswith(_OF_ALL) else 1) for key, value in metrics.items()}
@@ -71,6 +74,12 @@ def forecast(
     return RunRecord(
         text, _stages(plan, spec, peaks), model_summary(plan.model, spec), recipes, predicted, None, result
     )
+
+
+def _free(file: PlanFile) -> Mapping[str, int]:
+    """What is free here, where the plan is of this machine."""
+    hosts = {stage.host for stage in file.plan.layout.stages}
+    return dict.fromkeys(hosts, free_memory_here()) if file.cluster is None and len(hosts) == 1 else {}
 
 
 _OF_ALL = ("tokens_per_s", "comm_bytes")

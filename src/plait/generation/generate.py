@@ -10,7 +10,8 @@ from typing import Any
 
 from plait.generation.answer import Launch, Request, answer
 from plait.generation.launch import ProcessRanks
-from plait.generation.machine import Machine
+from plait.generation.machine import Machine, ThisMachine
+from plait.generation.memory import with_generation_memory
 from plait.generation.opened import encode_all, open_model
 from plait.generation.planning import CostsFor, Options, make_plan, measured_costs, model_name, read_plan
 from plait.generation.record import run_record
@@ -77,8 +78,10 @@ def _generate(
         alone = launch if machine is None else ProcessRanks
         watch.say(str(verify(plan, opened.index, encoded[0], launch=launch, reference=alone, machine=machine)))
     costs = costs_for(plan, opened.spec)
+    free = (machine or ThisMachine()).free_bytes(plan.layout)
     outcome = answer(plan, opened.index, requests, launch, watch)
     predicted = simulate(plan.layout, outcome.rounds, costs, opened.spec)
+    predicted = with_generation_memory(predicted, outcome.rounds, plan, opened.spec, free_bytes=free)
     texts = tuple(opened.tokenizer.decode(one.tokens) for one in outcome.answers)
     record = run_record(opened, plan, outcome, predicted, texts)
     record.save(place)

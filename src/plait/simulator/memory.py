@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from operator import attrgetter
 from typing import NamedTuple
 
@@ -26,7 +26,8 @@ from plait.plans.action import Action, Kind, Lane
 from plait.plans.collection import no_collection
 from plait.plans.layout import Layout
 from plait.plans.round import MicroBatch, Round
-from plait.timeline.timeline import Timeline
+from plait.timeline.memory import MOST_POINTS, thin
+from plait.timeline.timeline import MemoryTrack, Timeline
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -81,6 +82,24 @@ def memory_over_time(
         rank: MemoryCurve(static[rank], np.array(times_s), static[rank] + np.cumsum(steps, dtype=np.int64))
         for rank, (times_s, steps) in sorted(columns.items())
     }
+
+
+def with_memory(
+    timeline: Timeline, curves: Mapping[int, MemoryCurve], limits: Mapping[int, int] | None = None
+) -> Timeline:
+    """The timeline with a track of each curve, thinned for pictures (`timeline.memory`). `limits`: what ranks have."""
+    known = limits or {}
+    start_s = timeline.start_s
+    return replace(
+        timeline, memory={rank: _track(curve, start_s, known.get(rank)) for rank, curve in sorted(curves.items())}
+    )
+
+
+def _track(curve: MemoryCurve, start_s: float, limit_bytes: int | None) -> MemoryTrack:
+    times_s, used_bytes = thin(curve.times_s.tolist(), curve.used_bytes.tolist(), MOST_POINTS - 1)
+    if not times_s or times_s[0] > start_s:
+        times_s, used_bytes = [start_s, *times_s], [curve.static_bytes, *used_bytes]
+    return MemoryTrack(tuple(times_s), tuple(used_bytes), limit_bytes)
 
 
 def peak_bytes(curves: Mapping[int, MemoryCurve]) -> int:

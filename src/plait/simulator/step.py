@@ -17,7 +17,7 @@ from plait.plans.check_training import check_training_plan
 from plait.plans.round import Round
 from plait.plans.training import BUCKETS, TrainingPlan
 from plait.schedules.step import executed_round, make_training_round, sequences
-from plait.simulator.memory import memory_over_time
+from plait.simulator.memory import memory_over_time, with_memory
 from plait.simulator.simulate import simulate
 from plait.simulator.unequal import UnequalCosts
 from plait.spec.cluster import Cluster, EqualMachine, equal_machine, only_devices
@@ -76,7 +76,7 @@ def forecast_step(
     return StepForecast(
         plan,
         one,
-        timeline,
+        with_memory(timeline, curves, _limits(plan, machines)),
         _stages(plan, spec, peaks, 4 if plan.layout.stages[0].dtype == "float32" else 2),
         _of_one_rank(metrics, machines, plan),
         machines.free_bytes,
@@ -179,6 +179,12 @@ def _of_one_rank(metrics: Mapping[str, float], machines: _Machines, plan: Traini
     found["mfu"] = metrics["mfu"] * metrics["step_s"] / step_s
     found["tokens_per_s"] = plan.batch * plan.sequence / step_s
     return found
+
+
+def _limits(plan: TrainingPlan, machines: _Machines) -> dict[int, int]:
+    """What each position's first rank has: of its tightest device."""
+    layout, free = plan.layout, machines.free_bytes
+    return {layout.stages[held[0]].ranks[0]: size for held, size in zip(layout.positions, free, strict=True)}
 
 
 def _stages(plan: TrainingPlan, spec: ModelSpec, peaks: Mapping[int, int], item_bytes: int) -> tuple[StageSummary, ...]:
