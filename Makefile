@@ -1,6 +1,6 @@
 # What one types here. `make run` and `make test` need Python 3.11 or newer and a package registry, nothing else.
 
-.PHONY: help run test lint format bench soak examples docs venv clean
+.PHONY: help run test lint format bench soak examples docs figures reference venv clean
 
 PYTHON ?= python3
 VENV   ?= .venv
@@ -24,7 +24,9 @@ help:
 	@echo "make test      the tests            make soak      the long ones"
 	@echo "make lint      style, types, imports"
 	@echo "make bench     the figures in docs/benchmarks.md"
-	@echo "make examples  run every example    make docs      check the pages' links and commands"
+	@echo "make examples  run every example    make docs      the pages as a site, in build/site; links and commands checked"
+	@echo "make figures   measure and draw the docs' figures again (15 minutes)"
+	@echo "make reference write docs/reference from the code"
 	@echo "make venv      only set up          make clean     remove all that make made"
 
 run: $(STAMP)
@@ -58,7 +60,16 @@ examples: $(STAMP)
 	done
 
 docs: $(STAMP)
-	@$(BIN)/python -m pytest tests/test_house.py
+	@$(BIN)/python docs/tools/reference.py --check
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	@$(BIN)/python -m pytest tests/test_house.py tests/docs
+
+# RESULTS=DIR/results.json takes what `plait lab --all -o DIR` has measured already
+figures: $(STAMP)
+	@$(BIN)/python docs/tools/figures.py $(if $(RESULTS),--results $(RESULTS))
+
+reference: $(STAMP)
+	@$(BIN)/python docs/tools/reference.py
 
 venv: $(STAMP)
 
