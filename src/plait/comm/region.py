@@ -153,12 +153,13 @@ class Region:
 
 def create_region(layout: Layout) -> int:
     """The descriptor of a new region, zeroed."""
-    descriptor = _anonymous_file()
+    descriptor = anonymous_file()
     os.ftruncate(descriptor, layout.total_bytes)
     return descriptor
 
 
-def _anonymous_file() -> int:
+def anonymous_file() -> int:
+    """The descriptor of a new empty file without a name."""
     if hasattr(os, "memfd_create"):
         return os.memfd_create("plait")
     # macOS: a temporary file that is unlinked at once has no name either; its pages may reach the disk

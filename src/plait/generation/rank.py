@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import sys
 import time
-from typing import cast
 
 import torch
 
+from plait.comm.attach import attach
 from plait.comm.contract import Endpoint
-from plait.comm.shm import ShmDescription, ShmEndpoint
 from plait.comm.tensor_group import EndpointGroup
 from plait.executor.executor import Executor
 from plait.generation.follower import Follower
@@ -126,7 +125,7 @@ class _Reporter:
 def _run(setup: Setup, channel: Channel[ToFront, ToRank]) -> None:
     rank, plan = setup.rank, plan_from_text(setup.plan)
     torch.set_num_threads(plan.layout.stages[plan.layout.stage_of(rank)].threads)
-    endpoint = ShmEndpoint.attach(cast(ShmDescription, setup.mesh))
+    endpoint = attach(setup.mesh)
     run_rank(rank, plan, WeightsIndex.from_bytes(setup.index), endpoint, channel, trace=setup.trace)
     endpoint.close()
 

@@ -9,18 +9,29 @@ from collections.abc import Sequence
 
 import torch
 
-from plait.comm.shm import ShmEndpoint, ShmMesh
+from plait.comm.attach import attach
+from plait.comm.contract import Endpoint
+from plait.comm.mesh import Mesh
+from plait.comm.shm import ShmMesh
 from plait.errors import RunError
 from plait.prober.host import rank_environment
 
 
-def run_ranks(module: str, ranks: int, threads: int, all_threads: int, arguments: Sequence[str], tp: int = 1) -> bytes:
+def run_ranks(
+    module: str,
+    ranks: int,
+    threads: int,
+    all_threads: int,
+    arguments: Sequence[str],
+    tp: int = 1,
+    mesh: Mesh | None = None,
+) -> bytes:
     """What the first of `ranks` processes of `module` prints, each computing with `threads` threads.
 
-    `all_threads` compute in all, also in ranks that are not measured; `tp` of them are a tensor group. Errors: RunError
-    with what a process said.
+    `all_threads` compute in all, also in ranks that are not measured; `tp` of them are a tensor group. `mesh`: between
+    them, shared memory where it is not given. Errors: RunError with what a process said.
     """
-    mesh = ShmMesh.create(ranks, 2, threads=all_threads)
+    mesh = mesh or ShmMesh.create(ranks, 2, threads=all_threads)
     try:
         processes = [
             subprocess.Popen(
@@ -42,7 +53,7 @@ def run_ranks(module: str, ranks: int, threads: int, all_threads: int, arguments
     return said[0][0]
 
 
-def this_rank() -> ShmEndpoint:
+def this_rank() -> Endpoint:
     """In such a process: its endpoint, with its threads set."""
     torch.set_num_threads(int(sys.argv[2]))
-    return ShmEndpoint.attach(json.loads(sys.argv[1]))
+    return attach(json.loads(sys.argv[1]))

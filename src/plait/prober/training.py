@@ -37,7 +37,7 @@ from plait.spec.model import ModelSpec
 if TYPE_CHECKING:
     import torch
 
-    from plait.comm.shm import ShmEndpoint
+    from plait.comm.contract import Endpoint
     from plait.comm.tensor_group import EndpointGroup
     from plait.nn.training.stage import TrainingStage
 
@@ -158,7 +158,7 @@ class _Spent:
 class _Rank:
     """One of the processes. Those that are active do the same, as often as the first of them says."""
 
-    def __init__(self, endpoint: ShmEndpoint, job: TrainingJob) -> None:
+    def __init__(self, endpoint: Endpoint, job: TrainingJob) -> None:
         from plait.comm.contract import Group
         from plait.comm.tensor_group import EndpointGroup
 

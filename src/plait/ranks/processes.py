@@ -1,4 +1,4 @@
-"""Starts the ranks of a plan on this host, a process each, linked by shared memory and each with a channel to us."""
+"""Starts the ranks of a plan on this host, a process each, linked by shared memory or as if over a network."""
 
 from __future__ import annotations
 
@@ -9,12 +9,15 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from plait.plans.layout import Layout
 from plait.prober.host import rank_environment
 from plait.ranks.channel import Channel
 from plait.spec.emulation import Emulation
+
+if TYPE_CHECKING:
+    from plait.comm.mesh import Mesh
 
 ToRank = TypeVar("ToRank")
 ToFront = TypeVar("ToFront")
@@ -26,7 +29,7 @@ EXIT_WAIT_S = 5.0
 class RankProcesses(Generic[ToRank, ToFront]):
     """Each rank a process of `module`, whose only argument is the descriptor of its socket to us.
 
-    `setup(rank, mesh)` is the first word to a rank: with `mesh` it attaches (`ShmEndpoint.attach`). `incoming` is the
+    `setup(rank, mesh)` is the first word to a rank: with `mesh` it attaches (`comm.attach`). `incoming` is the
     union of what ranks say. `beside`: so many ranks, one after the other, compute at the same time, and are bound to
     cores of their own where there are enough. `descriptors` are inherited by every process. `emulation`: they talk as
     if over such links.
@@ -43,12 +46,10 @@ class RankProcesses(Generic[ToRank, ToFront]):
         descriptors: Sequence[int] = (),
         emulation: Emulation | None = None,
     ) -> None:
-        from plait.comm.shm import ShmMesh
-
         self.channels: list[Channel[ToRank, ToFront]] = []
         self.processes: list[subprocess.Popen[bytes]] = []
         self._module, self._layout, self._incoming, self._beside = module, layout, incoming, beside
-        mesh = ShmMesh.create(layout.ranks, layout.link_capacity, threads=all_threads(layout))
+        mesh = _mesh(layout, emulation)
         try:
             for rank in range(layout.ranks):
                 self._start(rank, (*mesh.descriptors(rank), *descriptors))
@@ -104,6 +105,19 @@ class RankProcesses(Generic[ToRank, ToFront]):
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
+
+
+def _mesh(layout: Layout, emulation: Emulation | None) -> Mesh:
+    """Shared memory, or links that are emulated."""
+    if emulation is None:
+        from plait.comm.shm import ShmMesh
+
+        return ShmMesh.create(layout.ranks, layout.link_capacity, threads=all_threads(layout))
+    from plait.comm.emulated_mesh import EmulatedMesh
+    from plait.prober.emulated import own_link
+
+    own = own_link().hand_over
+    return EmulatedMesh.create(layout.link_capacity, emulation, threads=all_threads(layout), own=own)
 
 
 def rank_threads(layout: Layout, rank: int) -> int:

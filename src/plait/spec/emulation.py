@@ -91,7 +91,8 @@ def _preset(text: str, link: str) -> Wire:
         raise SpecError(f"--emulate {text!r}: {link!r} is no link; {_HOW} ({nearest(link, presets)})")
     figures = wire_figures(link)
     latency_s, bandwidth = figures.latency, figures.bandwidth
-    assert latency_s is not None and bandwidth is not None, f"link preset {link} has both figures"
+    assert latency_s is not None, f"link preset {link} has no latency"
+    assert bandwidth is not None, f"link preset {link} has no bandwidth"
     return Wire(latency_s, bandwidth)
 
 

@@ -8,13 +8,13 @@ import sys
 import time
 import tomllib
 from collections.abc import Sequence
-from typing import Protocol, cast
+from typing import Protocol
 
 import numpy as np
 import torch
 
+from plait.comm.attach import attach
 from plait.comm.contract import Endpoint, Group
-from plait.comm.shm import ShmDescription, ShmEndpoint
 from plait.plans.action import Action, Kind, Lane
 from plait.plans.file import plan_file_from_table
 from plait.plans.layout import Layout
@@ -159,7 +159,7 @@ def mapped_ids(descriptor: int, item_bytes: int) -> Ids:
 
 def _run(setup: Setup, channel: Channel[ToFront, ToRank]) -> None:
     torch.set_num_threads(rank_threads(plan_of(setup.work).layout, setup.rank))
-    endpoint = ShmEndpoint.attach(cast(ShmDescription, setup.mesh))
+    endpoint = attach(setup.mesh)
     run_rank(setup.work, mapped_ids(setup.tokens, setup.item_bytes), endpoint, channel)
     endpoint.close()
 
