@@ -25,10 +25,10 @@ from plait.costs.operations import (
     layer_operations,
 )
 from plait.costs.profiles import DeviceRates
-from plait.costs.shares import largest_share
+from plait.costs.shares import Share, largest_share
 from plait.costs.states import layer_rank_parameters
 from plait.costs.work import attended_pairs
-from plait.plans.split import Recompute
+from plait.plans.split import Recompute, TrainingSetup
 from plait.spec.model import ModelSpec
 from plait.spec.tensors import has_experts
 
@@ -43,6 +43,20 @@ class Inside(NamedTuple):
     recompute: Recompute
     sequence_split: bool
     fused: bool
+
+    @classmethod
+    def of(cls, setup: TrainingSetup) -> Inside:
+        """A setup's."""
+        split = setup.split
+        return cls(
+            split.tp,
+            split.ep,
+            split.cp,
+            setup.micro_batch,
+            setup.recompute,
+            setup.sequence_split,
+            setup.fused_attention,
+        )
 
 
 class Groups(NamedTuple):
@@ -80,6 +94,24 @@ class _Exchanged(NamedTuple):
     seconds: float
     sent_bytes: float
     starts: int
+
+
+def layer_work(
+    spec: ModelSpec, layer: int, sequence: int, inside: Inside, share: Share, item_bytes: int, *, dropout: bool
+) -> Work:
+    """What a rank with this share computes of a layer, for one micro-batch of sequences of so many tokens."""
+    pairs = attended_pairs(sequence, spec.windows[layer], causal=inside.fused)
+    return Work(
+        tokens=inside.micro_batch * sequence / inside.cp,
+        pairs=inside.micro_batch * pairs / inside.cp,
+        share=share,
+        ep=inside.ep,
+        split=inside.tp if inside.sequence_split else 1,
+        fused=inside.fused,
+        dropout=dropout,
+        item_bytes=item_bytes,
+        weight_bytes=item_bytes,
+    )
 
 
 class LayerTimes:
@@ -127,19 +159,8 @@ class LayerTimes:
 
     def work(self, layer: int) -> Work:
         """What a rank computes of a layer."""
-        spec, inside = self.spec, self.inside
-        pairs = attended_pairs(self.sequence, spec.windows[layer], causal=inside.fused)
-        return Work(
-            tokens=self.tokens,
-            pairs=inside.micro_batch * pairs / inside.cp,
-            share=self.share,
-            ep=inside.ep,
-            split=inside.tp if inside.sequence_split else 1,
-            fused=inside.fused,
-            dropout=spec.family == "gpt2",
-            item_bytes=self.item_bytes,
-            weight_bytes=self.item_bytes,
-        )
+        dropout = self.spec.family == "gpt2"
+        return layer_work(self.spec, layer, self.sequence, self.inside, self.share, self.item_bytes, dropout=dropout)
 
     def _layer(self, layer: int) -> Times:
         spec, inside, profile = self.spec, self.inside, self.rates.profile

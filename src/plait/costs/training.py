@@ -108,7 +108,7 @@ class TrainingModel:
 
     def times(self, setup: TrainingSetup) -> LayerTimes:
         """The seconds of all layers for a setup."""
-        key = _inside(setup), _exchanging(setup.split)
+        key = Inside.of(setup), _exchanging(setup.split)
         found = self._times.get(key)
         if found is None:
             groups = self._groups(setup.split)
@@ -118,7 +118,7 @@ class TrainingModel:
 
     def layer_bytes(self, setup: TrainingSetup) -> LayerBytes:
         """The bytes that all layers keep for a setup."""
-        inside = _inside(setup)
+        inside = Inside.of(setup)
         found = self._bytes.get(inside)
         if found is None:
             found = self._bytes[inside] = LayerBytes(self.spec, self.times(setup).work, inside.recompute)
@@ -381,13 +381,6 @@ def exposed_messages(schedule: str, positions: int, virtual: int, micro_batches:
             return 5.0 * positions - 7
         case _:
             return 2.0 * others
-
-
-def _inside(setup: TrainingSetup) -> Inside:
-    split = setup.split
-    return Inside(
-        split.tp, split.ep, split.cp, setup.micro_batch, setup.recompute, setup.sequence_split, setup.fused_attention
-    )
 
 
 def _exchanging(split: Split) -> Split:

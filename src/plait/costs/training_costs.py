@@ -104,19 +104,12 @@ class TrainingCosts:
         return self.model.stage_state_bytes(self.setup, self.cut, stage)
 
     def held(self, layout: Layout, stage: int, micro_batch: MicroBatch) -> Held:
-        """What the stage's forward leaves; where the backward is split, W needs its part of it."""
-        kept = self._kept.stage(layout.stages[stage].layers)
-        half = 0.0
-        if self.setup.schedule in SPLIT_BACKWARD:
-            half = min(kept, self._kept.half(layout.stages[stage].layers))
-        return Held(round(kept - half), round(half))
+        """What the stage's forward leaves."""
+        return self._kept.held(layout.stages[stage].layers, split=self.setup.schedule in SPLIT_BACKWARD)
 
     def working_bytes(self, layout: Layout, stage: int, micro_batch: MicroBatch, kind: Kind) -> int:
-        """The head's logits, and in B and I what one layer recomputes."""
-        last = self._kept.last if layout.stages[stage].layers[1] == self._kept.layers else 0.0
-        if kind in (Kind.BACKWARD, Kind.BACKWARD_INPUT):
-            return round(self._kept.recomputed + last)
-        return round(last) if kind is Kind.FORWARD else 0
+        """What an action works in."""
+        return self._kept.working_bytes(layout.stages[stage].layers, kind)
 
     def _of(self, layout: Layout, stage: int) -> Times:
         layers = layout.stages[stage].layers

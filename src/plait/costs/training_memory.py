@@ -13,7 +13,9 @@ from plait.costs.activations import (
     layer_weight_half_bytes,
 )
 from plait.costs.operations import Work
+from plait.costs.protocol import Held
 from plait.costs.states import RankParameters, Recipe, state_bytes
+from plait.plans.action import Kind
 from plait.plans.split import Recompute, TrainingSetup
 from plait.schedules.closed import in_flight
 from plait.schedules.training import V_SHAPED
@@ -55,6 +57,19 @@ class LayerBytes:
     def half(self, layers: tuple[int, int]) -> float:
         """What lies between the two halves of a stage's backward."""
         return self.halves_before[layers[1]] - self.halves_before[layers[0]]
+
+    def held(self, layers: tuple[int, int], *, split: bool) -> Held:
+        """What a stage's forward leaves; where the backward is `split` in two, W needs its part of it."""
+        kept = self.stage(layers)
+        half = min(kept, self.half(layers)) if split else 0.0
+        return Held(round(kept - half), round(half))
+
+    def working_bytes(self, layers: tuple[int, int], kind: Kind) -> int:
+        """The head's logits, and in B and I what one layer recomputes."""
+        last = self.last if layers[1] == self.layers else 0.0
+        if kind in (Kind.BACKWARD, Kind.BACKWARD_INPUT):
+            return round(self.recomputed + last)
+        return round(last) if kind is Kind.FORWARD else 0
 
     def positions(self, count: int, folded: bool, cut: Cut) -> tuple[tuple[float, float], ...]:
         """For each of `count` positions the mean of what its stages keep, and what it works in beside it.

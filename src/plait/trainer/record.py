@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from plait.plans.file import dump_any_plan
+from plait.timeline.memory import joined, shifted
 from plait.timeline.record import RunRecord, StageSummary
 from plait.timeline.span import Part, Span
-from plait.timeline.timeline import Timeline
+from plait.timeline.timeline import MemoryTrack, Timeline
 
 if TYPE_CHECKING:
     from plait.trainer.train import Following
@@ -69,30 +71,33 @@ def _joined(timelines: Mapping[int, Timeline]) -> Timeline | None:
     """Steps one after the other, also where others lay between them."""
     if not timelines:
         return None
-    parts = [timelines[step] for step in sorted(timelines)]
-    return Timeline("measured", _in_a_row(parts), parts[0].hosts, parts[0].clocks)
+    return _in_a_row([timelines[step] for step in sorted(timelines)])
 
 
 def _repeated(timeline: Timeline, steps: Sequence[int]) -> Timeline | None:
     """The same prediction for every step."""
     if not steps:
         return None
-    each = [Timeline(timeline.source, tuple(_as_step(timeline.spans, step)), timeline.hosts) for step in steps]
-    return Timeline(timeline.source, _in_a_row(each), timeline.hosts)
+    return _in_a_row([replace(timeline, spans=tuple(_as_step(timeline.spans, step))) for step in steps])
 
 
 def _as_step(spans: Iterable[Span], step: int) -> Iterable[Span]:
     return (span._replace(action=span.action._replace(round=step)) for span in spans)
 
 
-def _in_a_row(timelines: Sequence[Timeline]) -> tuple[Span, ...]:
+def _in_a_row(timelines: Sequence[Timeline]) -> Timeline:
+    """Spans and memory of each behind those of the one before."""
     spans: list[Span] = []
+    tracks: dict[int, list[MemoryTrack]] = {}
     end_s = 0.0
     for one in timelines:
         by_s = end_s - one.start_s
         spans += [_later(span, by_s) for span in one.spans]
+        for rank, track in one.memory.items():
+            tracks.setdefault(rank, []).append(shifted(track, by_s))
         end_s += one.makespan_s
-    return tuple(spans)
+    memory = {rank: joined(of_rank) for rank, of_rank in tracks.items()}
+    return replace(timelines[0], spans=tuple(spans), memory=memory)
 
 
 def _later(span: Span, by_s: float) -> Span:

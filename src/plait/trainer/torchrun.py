@@ -32,7 +32,7 @@ from plait.timeline.clock import Exchange, offset_from_exchanges
 from plait.timeline.timeline import Clock
 from plait.trainer.process import run_rank
 from plait.trainer.protocol import Finished, Ready, Stalled, StepDone, ToFront
-from plait.trainer.train import Following, TrainResult
+from plait.trainer.train import Following, TrainResult, remembered
 from plait.trainer.train_figures import Prediction
 from plait.trainer.train_options import TrainOptions
 from plait.trainer.train_plan import Started
@@ -128,7 +128,8 @@ def _predicted(here: Environment, prepared: Prepared, watch: TrainWatch) -> Pred
         return Prediction(
             sent, note="only bytes are predicted: the plan names no cluster, and links between hosts were not measured"
         )
-    return predict(prepared.plan, prepared.beginning.spec, prepared.cluster, prepared.work.buckets, watch.say)
+    found = predict(prepared.plan, prepared.beginning.spec, prepared.cluster, prepared.work.buckets, watch.say)
+    return remembered(found, prepared)
 
 
 def _capacity(options: TrainOptions) -> int:

@@ -13,6 +13,7 @@ from plait.ranks.runs import reserved_run
 from plait.timeline.record import RunRecord
 from plait.timeline.timeline import Clock
 from plait.trainer.launch import TrainRanks, follow
+from plait.trainer.predicted_memory import with_step_memory
 from plait.trainer.protocol import Finished, Ready, Stalled, StepDone, ToFront
 from plait.trainer.record import save_run
 from plait.trainer.train_figures import Prediction, StepLine, Steps
@@ -51,9 +52,16 @@ def train(
         prepared = prepare(model, paths_of(data), options, watch, Started(cores_here()))
         require_this_host(prepared.plan)
         prediction = predict(prepared.plan, prepared.beginning.spec, prepared.cluster, options.buckets, watch.say)
+        prediction = remembered(prediction, prepared)
         following = Following(prepared, prediction, watch)
         _run(prepared, following)
         return following.result(place)
+
+
+def remembered(prediction: Prediction, prepared: Prepared) -> Prediction:
+    """The prediction with the memory of a step."""
+    plan, spec, work = prepared.plan, prepared.beginning.spec, prepared.work
+    return with_step_memory(prediction, plan, spec, prepared.settings, work.buckets, prepared.cluster)
 
 
 def _run(prepared: Prepared, following: Following) -> None:

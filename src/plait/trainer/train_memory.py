@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from math import prod
 
+from plait.costs.plan_memory import PlanMemory
 from plait.costs.states import recipe_for
 from plait.errors import CapacityError
 from plait.plans.training import TrainingPlan
@@ -32,16 +33,26 @@ def require_memory(plan: TrainingPlan, spec: ModelSpec, settings: Settings, rank
         )
 
 
+def plan_memory(plan: TrainingPlan, spec: ModelSpec, settings: Settings) -> PlanMemory:
+    """What lies on the plan's ranks over a step, with what their optimizer holds."""
+    alone = {
+        number: max(stage_states_bytes(plan, spec, settings, number, rank) for rank in stage.ranks[: plan.layout.tp])
+        for number, stage in enumerate(plan.layout.stages)
+    }
+    return PlanMemory(spec, plan, alone, dropout=settings.dropout > 0)
+
+
 def states_bytes(plan: TrainingPlan, spec: ModelSpec, settings: Settings, rank: int) -> int:
     """Bytes of one rank's weights, gradients and optimizer states, for all of its stages."""
-    layout, setup = plan.layout, plan.setup
-    total = 0.0
-    for number, stage in enumerate(layout.stages):
-        if rank not in stage.ranks:
-            continue
-        shard = make_shards(spec, layout.tp, stage.shares)[layout.tensor_group(number, rank).index(rank)]
-        items = sum(prod(piece.shape) for piece in shard_tensors(spec, *stage.layers, shard).values())
-        recipe = recipe_for(stage.dtype)
-        states = recipe.optimizer_bytes - (8 if settings.optimizer == "sgd" else 0)  # of it two moments of Adam
-        total += items * (recipe.weight_bytes + recipe.gradient_bytes + states / (setup.split.dp if setup.zero else 1))
-    return round(total)
+    held = [number for number, stage in enumerate(plan.layout.stages) if rank in stage.ranks]
+    return sum(stage_states_bytes(plan, spec, settings, number, rank) for number in held)
+
+
+def stage_states_bytes(plan: TrainingPlan, spec: ModelSpec, settings: Settings, number: int, rank: int) -> int:
+    """Those of one of its stages."""
+    layout, setup, stage = plan.layout, plan.setup, plan.layout.stages[number]
+    shard = make_shards(spec, layout.tp, stage.shares)[layout.tensor_group(number, rank).index(rank)]
+    items = sum(prod(piece.shape) for piece in shard_tensors(spec, *stage.layers, shard).values())
+    recipe = recipe_for(stage.dtype)
+    states = recipe.optimizer_bytes - (8 if settings.optimizer == "sgd" else 0)  # of it two moments of Adam
+    return round(items * (recipe.weight_bytes + recipe.gradient_bytes + states / (setup.split.dp if setup.zero else 1)))

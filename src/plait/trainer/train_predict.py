@@ -56,7 +56,14 @@ def of_all_ranks(timeline: Timeline, layout: Layout) -> Timeline:
         for span in timeline.spans
         for rank in _stood_for(layout.stages[span.action.stage].ranks, ranks, span.rank)
     ]
-    return Timeline(timeline.source, tuple(spans), timeline.hosts, timeline.clocks)
+    memory = {
+        rank: track
+        for stage in layout.stages
+        for shown, track in timeline.memory.items()
+        if shown in stage.ranks
+        for rank in _stood_for(stage.ranks, ranks, shown)
+    }
+    return Timeline(timeline.source, tuple(spans), timeline.hosts, timeline.clocks, memory)
 
 
 def _stood_for(members: tuple[int, ...], shown: frozenset[int], rank: int) -> tuple[int, ...]:
