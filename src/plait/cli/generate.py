@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from plait.cli.emulate import EMULATE_HELP, require_no_launcher
 from plait.cli.output import RUN_EXIT, verb, words, write_json
 from plait.cli.watch import Watch
 from plait.comm.launcher import Environment, environment
@@ -92,6 +93,7 @@ def generate(
     context: Annotated[int | None, typer.Option(min=1, help="Positions a request may take.")] = None,
     threads: Annotated[int | None, typer.Option(min=1, help="Threads of each rank.")] = None,
     chat: Annotated[bool | None, typer.Option("--chat/--raw", help="As a chat, or text to go on.")] = None,
+    emulate: Annotated[str | None, typer.Option(help=EMULATE_HELP)] = None,
     run: Annotated[Path | None, typer.Option(help="Where to keep the run's record.")] = None,
     verify: Annotated[bool, typer.Option("--verify", help="First compare the logits with one process's.")] = False,
     json: Annotated[bool, typer.Option("--json", help="One JSON object instead of text.")] = False,
@@ -99,6 +101,7 @@ def generate(
     """Run a model split over local processes, and show what each stage did, predicted and measured."""
     from plait.generation.planning import Options
     from plait.plans.sampling import SamplingParams
+    from plait.spec.emulation import parse_emulation
 
     counts, proportional = parse_layers(layers)
     options = Options(
@@ -119,8 +122,10 @@ def generate(
         context=context,
         threads=threads,
         chat=chat,
+        emulate=None if emulate is None else parse_emulation(emulate),
     )
     here = environment()
+    require_no_launcher(here, emulate)
     if here is not None and here.rank > 0:
         _follow(here, options)
     else:

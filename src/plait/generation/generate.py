@@ -8,7 +8,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from plait.errors import PlanError
 from plait.generation.answer import Launch, Request, answer
+from plait.generation.emulated import EmulatedHosts
 from plait.generation.launch import ProcessRanks
 from plait.generation.machine import Machine, ThisMachine
 from plait.generation.memory import with_generation_memory
@@ -20,6 +22,7 @@ from plait.generation.watch import Unwatched, Watch
 from plait.plans.plan import Plan
 from plait.ranks.runs import reserved_run
 from plait.simulator.simulate import simulate
+from plait.spec.emulation import NOT_UNDER_A_LAUNCHER, links_words
 from plait.timeline.record import RunRecord
 
 
@@ -51,10 +54,21 @@ def generate(
     what cannot work, before anything is started; ParityError where they differ; RunError for what broke.
     """
     options, watch = options or Options(), watch or Unwatched()
+    given, emulated = read_plan(options), _emulated(options, watch, machine)
+    if emulated is not None:
+        costs_for, launch = costs_for or emulated.costs_for, emulated.launch
     costs_for = costs_for or partial(measured_costs, say=watch.say)
-    given = read_plan(options)
     with reserved_run(run) as place:
-        return _generate(prompts, options, given, place, costs_for, launch, watch, check, machine)
+        return _generate(prompts, options, given, place, costs_for, launch, watch, check, machine, emulated)
+
+
+def _emulated(options: Options, watch: Watch, machine: Machine | None) -> EmulatedHosts | None:
+    """What the options' emulated links change. Errors: PlanError where ranks are not started here; SpecError."""
+    if options.emulate is None:
+        return None
+    if machine is not None:
+        raise PlanError(NOT_UNDER_A_LAUNCHER)
+    return EmulatedHosts(options.emulate, watch.say)
 
 
 def _generate(
@@ -67,6 +81,7 @@ def _generate(
     watch: Watch,
     check: bool,
     machine: Machine | None,
+    emulated: EmulatedHosts | None,
 ) -> Result:
     opened = open_model(model_name(options, given), watch.say)
     encoded = encode_all(opened, prompts, options.users, options.chat)
@@ -74,6 +89,8 @@ def _generate(
     plan = replace(plan, slots=min(plan.slots, len(encoded)))
     requests = [Request(ids, options.max_tokens, opened.stop, options.sampling) for ids in encoded]
     watch.planned(plan, opened.tokenizer, len(requests))
+    if options.emulate is not None:
+        watch.say(f"as if on {links_words(options.emulate, plan.layout.ranks)}")
     if check:
         alone = launch if machine is None else ProcessRanks
         watch.say(str(verify(plan, opened.index, encoded[0], launch=launch, reference=alone, machine=machine)))
@@ -84,5 +101,7 @@ def _generate(
     predicted = with_generation_memory(predicted, outcome.rounds, plan, opened.spec, free_bytes=free)
     texts = tuple(opened.tokenizer.decode(one.tokens) for one in outcome.answers)
     record = run_record(opened, plan, outcome, predicted, texts)
+    if emulated is not None:
+        record = emulated.record(record, plan)
     record.save(place)
     return Result(texts, {**record.result, "run": str(place)}, record, place)

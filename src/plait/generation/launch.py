@@ -15,6 +15,7 @@ from plait.plans.plan import Plan
 from plait.ranks.channel import Channel
 from plait.ranks.failures import failure
 from plait.ranks.processes import EXIT_WAIT_S, RankProcesses
+from plait.spec.emulation import Emulation, host_names
 from plait.weights.index import WeightsIndex
 
 if TYPE_CHECKING:
@@ -41,11 +42,12 @@ class Ranks(Protocol):
 
 
 class ProcessRanks(RankProcesses[ToRank, ToFront]):
-    """Each rank a process of this host, linked by shared memory."""
+    """Each rank a process of this host, linked by shared memory, or as if over the links of an emulation."""
 
-    places = HERE
-
-    def __init__(self, plan: Plan, index: WeightsIndex, *, trace: bool = True) -> None:
+    def __init__(
+        self, plan: Plan, index: WeightsIndex, *, trace: bool = True, emulation: Emulation | None = None
+    ) -> None:
+        self.places = HERE if emulation is None else Places(host_names(emulation))
         text, weights = dump_plan(plan), index.to_bytes()
         super().__init__(
             "plait.generation.rank",
@@ -53,6 +55,7 @@ class ProcessRanks(RankProcesses[ToRank, ToFront]):
             ToFront,
             lambda rank, mesh: Setup(rank, text, weights, dict(mesh), trace),
             beside=plan.layout.tp,
+            emulation=emulation,
         )
 
 

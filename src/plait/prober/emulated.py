@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import platform
 import sys
+from collections.abc import Callable
 from typing import NamedTuple
 
 import msgspec
@@ -34,10 +35,16 @@ class OwnLink(NamedTuple):
     hand_over: HandOver
 
 
-def own_link(*, fresh: bool = False) -> OwnLink:
-    """This machine's. Kept in the user's cache directory; `fresh` measures again, in about 5 s."""
+def own_link(*, fresh: bool = False, say: Callable[[str], None] | None = None) -> OwnLink:
+    """This machine's. Kept in the user's cache directory; `fresh` measures again. `say` is told, since it takes 5 s."""
     host = f"{platform.node()} {cpu_model()} {usable_cores()} {_FORMAT}"
-    return kept("emulated-link", host, OwnLink, _measure, fresh=fresh)
+
+    def measure() -> OwnLink:
+        if say is not None:
+            say("measuring how fast processes of this machine talk, once")
+        return _measure()
+
+    return kept("emulated-link", host, OwnLink, measure, fresh=fresh)
 
 
 def require_possible(wire: Wire, own: OwnLink) -> None:

@@ -18,6 +18,7 @@ from types import MappingProxyType
 from plait.errors import SpecError, nearest
 from plait.spec.cluster import Wire
 from plait.spec.preset_files import preset_words, wire_figures
+from plait.units import format_seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,11 +51,32 @@ class EmulatedLinks:
         return Emulation(hosts, dict.fromkeys(pairs, self.wire))
 
 
+def host_names(emulation: Emulation) -> dict[int, str]:
+    """What each rank's host is called."""
+    return {rank: f"host {host}" for rank, host in enumerate(emulation.hosts)}
+
+
+def links_words(links: EmulatedLinks, ranks: int) -> str:
+    """What is emulated, in words."""
+    hosts, wire = links.among(ranks).hosts[-1] + 1, links.wire
+    each = f" of up to {links.ranks_per_host} ranks" if links.ranks_per_host > 1 else ""
+    return (
+        f"{hosts} emulated host{'s' if hosts > 1 else ''}{each}, {wire.bandwidth * 8e-6:g} Mb/s and "
+        f"{format_seconds(wire.latency_s)} between any two"
+    )
+
+
 _LATENCIES = {"us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0}
 _BANDWIDTHS = {"kbit": 1e3 / 8, "mbit": 1e6 / 8, "gbit": 1e9 / 8}
 _FIGURE = re.compile(r"([0-9]*\.?[0-9]+)([a-zµ]+)")
 _SLOWEST_BYTES_PER_S, _LONGEST_S = 1e3, 10.0
 _HOW = "write bandwidth and latency, as in 1gbit,200us, or a link preset, as in ethernet-1g; @2 makes two ranks a host"
+
+
+NOT_UNDER_A_LAUNCHER = (
+    "--emulate is for ranks that are started here, and a launcher has started these, whose links are real: leave "
+    "--emulate out, or run the command without the launcher"
+)
 
 
 def parse_emulation(text: str) -> EmulatedLinks:
