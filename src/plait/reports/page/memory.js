@@ -1,0 +1,73 @@
+// Memory of one rank over time, beside the device's limit.
+"use strict";
+
+plait.MOST_POINTS = 3000; // of a line; of more the lowest and the highest of each stretch are drawn
+
+plait.thinned = function (x, y, start, end) {
+  const low = Math.max(0, plait.firstAbove(x, 0, x.length, start) - 1);
+  const high = Math.min(x.length, plait.firstAbove(x, 0, x.length, end) + 1);
+  const xs = [], ys = [];
+  const stride = Math.max(1, Math.ceil((2 * (high - low)) / plait.MOST_POINTS));
+  for (let from = low; from < high; from += stride) {
+    let least = from, most = from;
+    for (let i = from; i < Math.min(high, from + stride); i++) {
+      if (y[i] < y[least]) least = i;
+      if (y[i] > y[most]) most = i;
+    }
+    for (const i of least === most ? [least] : [Math.min(least, most), Math.max(least, most)]) {
+      xs.push(x[i]);
+      ys.push(y[i]);
+    }
+  }
+  if (high > low && x[high - 1] > xs[xs.length - 1]) {
+    xs.push(x[high - 1]);
+    ys.push(y[high - 1]);
+  }
+  return { x: xs, y: ys };
+};
+
+plait.makeMemory = async function (data, picture, target, choice) {
+  const views = await Bokeh.embed.embed_item(data.items.memory, target);
+  const view = views.roots[0], plot = view.model;
+  const named = (name) => plot.document.get_model_by_name(name);
+  const tracks = new Map(
+    data.memory.ranks.map((one) => [
+      one.rank,
+      { limit: one.limit, lines: one.tracks.map((track) => track && { x: plait.decode(track.x), y: plait.decode(track.y) }) },
+    ]),
+  );
+
+  function draw() {
+    const one = tracks.get(Number(choice.value));
+    const { start, end } = plot.x_range;
+    data.memory.sources.forEach((name, at) => {
+      const line = one.lines[at];
+      named(`memory-${name}`).data = line ? plait.thinned(line.x, line.y, start, end) : { x: [], y: [] };
+    });
+    const limit = named("limit");
+    limit.visible = one.limit !== null;
+    if (one.limit !== null) limit.location = one.limit;
+    const top = Math.max(1, one.limit || 0, ...one.lines.filter(Boolean).map(({ y }) => y.reduce((a, b) => Math.max(a, b), 0)));
+    plot.y_range.setv({ start: 0, end: top * 1.08 });
+  }
+
+  function dress(theme) {
+    named("memory-predicted-glyphs").glyph.line_color = { value: theme.dim };
+    named("memory-measured-glyphs").glyph.line_color = { value: theme.accent };
+    named("limit").line_color = theme.alarm;
+    plait.dressAxes(plot, theme);
+  }
+
+  // Both pictures show the same time, whichever is moved.
+  const same = (from, to) => () => {
+    if (to.start !== from.start || to.end !== from.end) to.setv({ start: from.start, end: from.end });
+  };
+  for (const name of ["start", "end"]) {
+    plot.x_range.properties[name].change.connect(draw);
+    plot.x_range.properties[name].change.connect(same(plot.x_range, picture.plot.x_range));
+    picture.plot.x_range.properties[name].change.connect(same(picture.plot.x_range, plot.x_range));
+  }
+  choice.addEventListener("change", draw);
+  draw();
+  return { draw, dress, plot };
+};
