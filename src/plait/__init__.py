@@ -8,6 +8,7 @@ The verbs are functions, loaded when they are first used: what needs no torch im
     plait.plan("llama3-70b", "home", plait.Job(prompt_tokens=512, max_tokens=256))
     plait.simulate(layout, rounds, costs, spec)
     plait.report(record, console)
+    plait.plan("demo", plait.probe(ranks=2).cluster, plait.Job())
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from plait.generation.generate import Result, generate
     from plait.generation.planning import Options
     from plait.planner.plan import plan
+    from plait.prober.probe import probe
     from plait.reports.terminal import report
     from plait.simulator.simulate import simulate
     from plait.spec.job import Job, TrainingJob
@@ -38,6 +40,7 @@ __all__ = [
     "certify",
     "generate",
     "plan",
+    "probe",
     "report",
     "simulate",
     "train",
@@ -54,6 +57,7 @@ _HOMES = {
     "certify": "plait.certifier.certify",
     "generate": "plait.generation.generate",
     "plan": "plait.planner.plan",
+    "probe": "plait.prober.probe",
     "report": "plait.reports.terminal",
     "simulate": "plait.simulator.simulate",
     "train": "plait.trainer.train",

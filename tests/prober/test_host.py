@@ -36,7 +36,7 @@ def test_a_persons_own_openmp_setting_stays(monkeypatch: pytest.MonkeyPatch) -> 
 def test_a_rank_on_all_cores_has_a_thread_on_each(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY", "KMP_AFFINITY"):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(host, "_core_numbers", lambda: (2, 5))
+    monkeypatch.setattr(host, "core_numbers", lambda: (2, 5))
     assert rank_environment(2)["GOMP_CPU_AFFINITY"] == "2 5"
     assert rank_environment(2, 6)["GOMP_CPU_AFFINITY"] == "2 5"
     assert "GOMP_CPU_AFFINITY" not in rank_environment(1)
@@ -46,7 +46,7 @@ def test_a_rank_on_all_cores_has_a_thread_on_each(monkeypatch: pytest.MonkeyPatc
 def test_a_tensor_group_on_all_cores_has_a_core_for_each_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY", "KMP_AFFINITY"):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(host, "_core_numbers", lambda: (2, 5, 6, 7))
+    monkeypatch.setattr(host, "core_numbers", lambda: (2, 5, 6, 7))
     assert [rank_environment(1, 4, index, 4)["GOMP_CPU_AFFINITY"] for index in range(4)] == ["2", "5", "6", "7"]
     assert [rank_environment(2, 4, index, 2)["GOMP_CPU_AFFINITY"] for index in range(2)] == ["2 5", "6 7"]
     assert "GOMP_CPU_AFFINITY" not in rank_environment(1, 2, 0, 2)
@@ -55,13 +55,13 @@ def test_a_tensor_group_on_all_cores_has_a_core_for_each_thread(monkeypatch: pyt
 
 def test_one_core_binds_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("GOMP_CPU_AFFINITY", raising=False)
-    monkeypatch.setattr(host, "_core_numbers", lambda: (0,))
+    monkeypatch.setattr(host, "core_numbers", lambda: (0,))
     assert "GOMP_CPU_AFFINITY" not in rank_environment(1)
 
 
 def test_a_persons_own_binding_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("GOMP_CPU_AFFINITY", raising=False)
-    monkeypatch.setattr(host, "_core_numbers", lambda: (0, 1))
+    monkeypatch.setattr(host, "core_numbers", lambda: (0, 1))
     monkeypatch.setenv("OMP_PROC_BIND", "false")
     assert "GOMP_CPU_AFFINITY" not in rank_environment(2)
 

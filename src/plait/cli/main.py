@@ -8,6 +8,7 @@ from plait.cli.certify import certify
 from plait.cli.generate import generate
 from plait.cli.lab import lab
 from plait.cli.plan import plan
+from plait.cli.probe import probe
 from plait.cli.report import report
 from plait.cli.simulate import simulate
 from plait.cli.train import train
@@ -26,6 +27,7 @@ app.command()(simulate)
 app.command()(report)
 app.command()(validate)
 app.command()(certify)
+app.command()(probe)
 app.command()(lab)
 
 

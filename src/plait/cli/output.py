@@ -31,15 +31,17 @@ def write_json(values: Mapping[str, Any]) -> None:
     sys.stdout.write("\n")
 
 
-def require_writable(path: Path) -> None:
+def require_writable(path: Path, option: str = "-o", usual: str = "plan.toml") -> None:
     """A file can be written there. Errors: PlanError, before any work is done for it."""
     folder = path.parent
     if path.is_dir():
-        raise PlanError(f"-o {path} is a directory: give a file in it, as in -o {path / 'plan.toml'}")
+        raise PlanError(f"{option} {path} is a directory: give a file in it, as in {option} {path / usual}")
     if not folder.is_dir():
-        raise PlanError(f"-o {path} cannot be written: there is no directory {folder} (mkdir -p {folder} makes it)")
+        raise PlanError(
+            f"{option} {path} cannot be written: there is no directory {folder} (mkdir -p {folder} makes it)"
+        )
     if not os.access(path if path.exists() else folder, os.W_OK):
-        raise PlanError(f"-o {path} cannot be written: you may not write there")
+        raise PlanError(f"{option} {path} cannot be written: you may not write there")
 
 
 def fail(error: PlaitError) -> NoReturn:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import os
 import platform
-import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib import metadata
 from pathlib import Path
@@ -37,17 +36,26 @@ def usable_cores() -> int:
 
 def free_memory_here() -> int:
     """Bytes of memory that are free on this host, or in the container that this process is in."""
-    return min(psutil.virtual_memory().available, *_container_free())
+    container = _container_memory()
+    free = psutil.virtual_memory().available
+    return free if container is None else min(free, container[0] - container[1])
 
 
-def _container_free() -> list[int]:
-    """What the container that this process is in leaves free, where it has a limit (cgroup v2)."""
+def memory_here() -> int:
+    """Bytes of memory that this host has, or the container that this process is in may have."""
+    container = _container_memory()
+    every = psutil.virtual_memory().total
+    return every if container is None else min(every, container[0])
+
+
+def _container_memory() -> tuple[int, int] | None:
+    """The limit of the container that this process is in, where it has one (cgroup v2), and what is used of it."""
     folder = Path("/sys/fs/cgroup")
     try:
         most, used = ((folder / name).read_text().strip() for name in ("memory.max", "memory.current"))
     except OSError:
-        return [sys.maxsize]
-    return [int(most) - int(used)] if most.isdigit() and used.isdigit() else [sys.maxsize]
+        return None
+    return (int(most), int(used)) if most.isdigit() and used.isdigit() else None
 
 
 def torch_version() -> str:
@@ -73,7 +81,7 @@ def rank_environment(threads: int, all_threads: int | None = None, index: int = 
     if "OMP_WAIT_POLICY" not in os.environ and "GOMP_SPINCOUNT" not in os.environ:
         crowded = (threads if all_threads is None else all_threads) > usable_cores()
         ours["GOMP_SPINCOUNT"] = "8000" if crowded else "20000"
-    cores = _core_numbers()
+    cores = core_numbers()
     if 1 < threads * tp == len(cores) and not any(name in os.environ for name in _BINDING):
         ours["GOMP_CPU_AFFINITY"] = " ".join(map(str, cores[index * threads : (index + 1) * threads]))
     return {**os.environ, **ours}
@@ -83,7 +91,7 @@ _BINDING = ("OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY", "KMP_AFFINITY")
 """What a person may have set to bind threads to cores."""
 
 
-def _core_numbers() -> tuple[int, ...]:
+def core_numbers() -> tuple[int, ...]:
     """The cores that this process may run on, by number; none where the system does not say."""
     return tuple(sorted(os.sched_getaffinity(0))) if hasattr(os, "sched_getaffinity") else ()
 
@@ -121,24 +129,24 @@ class Others:
     share: float = 0.0
 
     def __enter__(self) -> Others:
-        self._before = _busy_s(), _our_s(), time.monotonic()
+        self._before = busy_s(), our_s(), time.monotonic()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        busy_s, our_s, began_s = self._before
-        others_s = (_busy_s() - busy_s) - (_our_s() - our_s)
+        before_busy_s, before_our_s, began_s = self._before
+        others_s = (busy_s() - before_busy_s) - (our_s() - before_our_s)
         self.share = min(1.0, max(0.0, others_s / (usable_cores() * (time.monotonic() - began_s))))
 
 
-def _busy_s() -> float:
-    """Seconds that the cores that we may use were busy, since the system began."""
+def busy_s(cores: Sequence[int] | None = None) -> float:
+    """Seconds that these cores (None: those that we may use) were busy, since the system began."""
     each = psutil.cpu_times(percpu=True)
-    ours = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else range(len(each))
+    ours = cores or core_numbers() or range(len(each))
     times = [each[core] for core in ours if core < len(each)]
     return sum(one.user + one.system + getattr(one, "nice", 0.0) + getattr(one, "steal", 0.0) for one in times)
 
 
-def _our_s() -> float:
+def our_s() -> float:
     """Seconds that this process and its ended children computed."""
     ours = os.times()
     return ours.user + ours.system + ours.children_user + ours.children_system
