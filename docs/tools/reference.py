@@ -10,6 +10,7 @@ from reference_api import api_page
 from reference_cli import cli_page
 from reference_errors import errors_page
 from reference_files import files_page
+from reference_json import json_page
 from reference_plans import actions_page, schedules_page
 
 PLACE = Path(__file__).resolve().parents[1] / "reference"
@@ -20,6 +21,7 @@ PAGES: Mapping[str, Callable[[], str]] = {
     "actions.md": actions_page,
     "schedules.md": schedules_page,
     "files.md": files_page,
+    "json.md": json_page,
     "errors.md": errors_page,
 }
 

@@ -129,7 +129,7 @@ def _run_folder() -> Iterator[str]:
         "is marked *array* is written as a JSON array of these values in this order, everything else as an object."
     )
     seen: list[type] = []
-    for root in (record._Head, record.Timeline):
+    for root in (record.RunHead, record.Timeline):
         for each in _classes(root, seen):
             yield _class_of(each)
 
@@ -171,8 +171,8 @@ def _class_of(each: type) -> str:
     else:
         names, shape = list(each.__struct_fields__), ""
     rows = [(code(name), code(_annotation(each, name, hints[name]))) for name in names]
-    title = "run.json" if each is record._Head else each.__name__
-    said = "" if each is record._Head else prose(each)
+    title = "run.json" if each is record.RunHead else each.__name__
+    said = prose(each)
     return "\n\n".join(part for part in (f"### {title}{shape}", said, table(("key", "type"), rows)) if part)
 
 

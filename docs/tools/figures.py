@@ -1,0 +1,137 @@
+"""Measures and draws everything in docs/figures again, and writes the numbers into the pages: `make figures`.
+
+    python docs/tools/figures.py                          all of it, about 15 minutes on two quiet cores
+    python docs/tools/figures.py --results lab/results.json    what `plait lab --all -o lab` has measured already
+    python docs/tools/figures.py --skip-lab                    the pictures of reports alone
+
+Needs the demo model and a Chromium. Exits with 1 where a figure of the lab is outside its bound; all is written anyway.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import pydoc_data.topics
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import reference
+from fill import FIGURES, RESULTS, write
+from reference_json import KEPT, keys_of
+from screenshot import screenshot
+
+from plait.lab.results import read_results
+
+PROMPT = "Why is the sky blue?"
+MODEL = "llama:layers=4,hidden=256,heads=4"
+
+
+class Picture(NamedTuple):
+    """A run (or a plan), and the pictures that its report gives. `run` writes to PLACE."""
+
+    name: str
+    run: tuple[str, ...]
+    shots: Mapping[str, tuple[int, int, bool]] = {}
+    """File: width, height, dark."""
+
+
+PICTURES = (
+    Picture(
+        "generate",
+        ("generate", PROMPT, "--pp", "2", "--users", "4", "--schedule", "pipelined", "--max-tokens", "24")
+        + ("--run", "PLACE", "--json"),
+        {"report.png": (1280, 860, False), "report-dark.png": (1280, 860, True), "report-390.png": (390, 844, False)},
+    ),
+    Picture(
+        "train",
+        ("train", "--model", MODEL, "--data", pydoc_data.topics.__file__, "--dp", "2", "--pp", "2")
+        + ("--micro-batches", "4", "--steps", "8", "--timeline", "6", "--run", "PLACE", "--json"),
+        {"report-train.png": (1280, 860, False)},
+    ),
+    Picture(
+        "plan",
+        ("plan", "gpt3-175b", "--cluster", "a100", "--gpus", "64", "--task", "train", "--batch", "512")
+        + ("-o", "PLACE", "--json"),
+        {"report-plan.png": (1280, 860, False)},
+    ),
+)
+
+ALSO_JSON = ("certify --dp 2 --pp 2 --json", "lab pipeline --short --json", "report PLACE --json")
+"""Commands whose JSON keys are kept beside those of the runs; PLACE is the run of generation."""
+
+
+def plait(*arguments: str) -> str:
+    """What the command writes to stdout. Errors: RuntimeError, with its words."""
+    ran = subprocess.run([sys.executable, "-m", "plait", *arguments], capture_output=True, text=True, check=False)
+    if ran.returncode:
+        raise RuntimeError(f"plait {' '.join(arguments)} ended with {ran.returncode}:\n{ran.stderr}")
+    return ran.stdout
+
+
+def measure(folder: Path) -> Path:
+    """Run the whole lab; its results. Figures outside their bounds are not an error here."""
+    subprocess.run([sys.executable, "-m", "plait", "lab", "--all", "-o", str(folder)], check=False, stdout=sys.stderr)
+    return folder / "results.json"
+
+
+def draw(folder: Path) -> dict[str, Any]:
+    """Make the runs and their pictures; the JSON of each command."""
+    said: dict[str, Any] = {}
+    for one in PICTURES:
+        place = folder / (f"{one.name}.toml" if one.name == "plan" else one.name)
+        print(f"plait {one.name}", file=sys.stderr)
+        arguments = [str(place) if word == "PLACE" else word for word in one.run]
+        said[_shown(one.run)] = _parsed(plait(*arguments))
+        _report(one, place, folder / f"{one.name}.html")
+    for command in ALSO_JSON:
+        print(f"plait {command}", file=sys.stderr)
+        words = command.replace("PLACE", str(folder / "generate")).split()
+        said[command.replace("PLACE", "RUN")] = _parsed(plait(*words))
+    return said
+
+
+def _report(one: Picture, place: Path, page: Path) -> None:
+    plait("report", str(place), "-o", str(page), "--svg", str(FIGURES / f"{one.name}.svg"))
+    for name, (width, height, dark) in one.shots.items():
+        screenshot(page, FIGURES / name, width, height, dark=dark)
+
+
+def _shown(run: Sequence[str]) -> str:
+    """The command as a person types it."""
+    names = {"PLACE": "PLAN" if run[0] == "plan" else "RUN", pydoc_data.topics.__file__: "TEXT"}
+    return " ".join(names.get(word, f'"{word}"' if " " in word else word) for word in run)
+
+
+def _parsed(text: str) -> Any:
+    """One JSON object; of one a line, the first."""
+    return json.loads(text.splitlines()[0]) if text.count("\n") > 1 and text.startswith("{") else json.loads(text)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """The command."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--results", type=Path, help="results.json of the lab, instead of measuring")
+    parser.add_argument("--skip-lab", action="store_true", help="keep the lab's figures that are there")
+    asked = parser.parse_args(arguments)
+    FIGURES.mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory() as folder:
+        if not asked.skip_lab:
+            shutil.copyfile(asked.results or measure(Path(folder, "lab")), RESULTS)
+        said = draw(Path(folder))
+    keys = {command: keys_of(value) for command, value in said.items()}
+    KEPT.write_text(json.dumps(keys, indent=1) + "\n", encoding="utf-8")
+    results = read_results(RESULTS)
+    write(results)
+    reference.main([])
+    for one in results.broken:
+        print(f"{one.experiment} broke: {one.words}", file=sys.stderr)
+    return 0 if results.holds else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
