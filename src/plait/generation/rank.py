@@ -25,8 +25,10 @@ from plait.prober.host import on_all_cores
 from plait.ranks.channel import Channel
 from plait.ranks.failures import peak_memory_bytes
 from plait.ranks.process import run_process
+from plait.ranks.sampled import sampled
 from plait.spec.model import ModelSpec
 from plait.spec.shards import make_shards
+from plait.tracer.memory import MemorySampler
 from plait.tracer.tracer import Tracer
 from plait.weights.index import WeightsIndex
 from plait.weights.load import load_stage
@@ -43,8 +45,11 @@ def run_rank(
     *,
     trace: bool,
     host: str | None = None,
+    sampler: MemorySampler | None = None,
 ) -> None:
     """Load the rank's part of its stage, serve, report. `host`: this one, where the plan's stage does not name it.
+
+    `sampler`: of the memory of the rank's process, where it has one of its own.
 
     Errors: PlaitError, EOFError where the front is gone.
     """
@@ -66,6 +71,8 @@ def run_rank(
     front.send(Ready(rank, time.perf_counter() - started_s, size))
     server.run(worker, executor)
     sent = [after - before for before, after in zip(sent_before, _sent_bytes(endpoint), strict=True)]
+    if sampler is not None:
+        tracer.memory = sampler.take()
     front.send(Finished(rank, tracer.encode(), sent, peak_memory_bytes(), server.rounds))
 
 
@@ -126,7 +133,9 @@ def _run(setup: Setup, channel: Channel[ToFront, ToRank]) -> None:
     rank, plan = setup.rank, plan_from_text(setup.plan)
     torch.set_num_threads(plan.layout.stages[plan.layout.stage_of(rank)].threads)
     endpoint = attach(setup.mesh)
-    run_rank(rank, plan, WeightsIndex.from_bytes(setup.index), endpoint, channel, trace=setup.trace)
+    index = WeightsIndex.from_bytes(setup.index)
+    with sampled(setup.trace) as sampler:
+        run_rank(rank, plan, index, endpoint, channel, trace=setup.trace, sampler=sampler)
     endpoint.close()
 
 

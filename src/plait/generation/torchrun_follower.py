@@ -31,6 +31,7 @@ from plait.plans.file import plan_from_text
 from plait.prober.host import free_memory_here, usable_cores
 from plait.ranks.failures import failure
 from plait.ranks.same_model import Fingerprint, require_same
+from plait.ranks.sampled import sampled
 from plait.weights.index import open_index
 from plait.weights.source import resolve_model
 
@@ -86,7 +87,8 @@ class FollowerRank:
             index = open_index(resolve_model(model_name(self._options, plan)).path)
             require_same(Fingerprint.of(index), start.fingerprint, index.source)
             torch.set_num_threads(plan.layout.stages[plan.layout.stage_of(rank)].threads)
-            run_rank(rank, plan, index, self._endpoint, self, trace=start.trace, host=start.host)
+            with sampled(start.trace) as sampler:
+                run_rank(rank, plan, index, self._endpoint, self, trace=start.trace, host=start.host, sampler=sampler)
         except PeerLost:
             raise
         except Exception as error:

@@ -38,6 +38,7 @@ from plait.ranks.channel import Channel
 from plait.ranks.failures import Failed, failure
 from plait.ranks.processes import EXIT_WAIT_S
 from plait.ranks.same_model import Fingerprint
+from plait.ranks.sampled import sampled
 from plait.timeline.clock import Exchange, offset_from_exchanges
 from plait.timeline.timeline import Clock
 from plait.weights.index import WeightsIndex
@@ -209,7 +210,8 @@ def _lead(plan: Plan, index: WeightsIndex, mesh: Mesh, fronts: Sequence[FrontCha
     relay = _Relay(mesh, fronts)
     torch.set_num_threads(plan.layout.stages[0].threads)
     try:
-        run_rank(0, plan, index, mesh.endpoint, relay, trace=trace, host=mesh.hosts.name(0))
+        with sampled(trace) as sampler:
+            run_rank(0, plan, index, mesh.endpoint, relay, trace=trace, host=mesh.hosts.name(0), sampler=sampler)
         relay.finish()
     except BaseException as error:
         with suppress(EOFError):

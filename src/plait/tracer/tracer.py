@@ -15,8 +15,9 @@ import msgspec
 
 from plait.errors import RunError
 from plait.plans.action import Action
+from plait.timeline.memory import clipped, left_by_others, shifted
 from plait.timeline.span import Part, Span
-from plait.timeline.timeline import Clock, Timeline
+from plait.timeline.timeline import Clock, MemoryTrack, Timeline
 
 Exchanges = Sequence[tuple[float, float]]
 
@@ -34,18 +35,23 @@ class _Wire(msgspec.Struct, array_like=True, frozen=True):
     epoch: int
     host: str
     events: list[_Packed]
+    memory: MemoryTrack | None = None
 
 
 class Tracer:
-    """The observer of one rank in one epoch. `host` names the clock that the times are read from."""
+    """The observer of one rank in one epoch. `host` names the clock that the times are read from.
 
-    __slots__ = ("_append", "epoch", "events", "host", "rank")
+    `memory`: of the rank's process meanwhile, on the same clock, where the rank has a process of its own.
+    """
+
+    __slots__ = ("_append", "epoch", "events", "host", "memory", "rank")
 
     def __init__(self, rank: int, epoch: int = 0, host: str = "localhost") -> None:
         self.rank = rank
         self.epoch = epoch
         self.host = host
         self.events: list[Event] = []
+        self.memory: MemoryTrack | None = None
         self._append = self.events.append
 
     def finished(
@@ -67,7 +73,7 @@ class Tracer:
     def encode(self) -> bytes:
         """All of it, for another process."""
         packed = [(*told, _packed(exchanges)) for *told, exchanges in self.events]
-        return msgspec.msgpack.encode((self.rank, self.epoch, self.host, packed))
+        return msgspec.msgpack.encode((self.rank, self.epoch, self.host, packed, self.memory))
 
     @classmethod
     def decode(cls, data: bytes) -> Tracer:
@@ -79,6 +85,7 @@ class Tracer:
             raise RunError(f"the trace that a rank handed over ({len(data)} bytes) cannot be read: {error}") from error
         tracer = cls(wire.rank, wire.epoch, wire.host)
         tracer.events.extend(cast("list[Event]", events))
+        tracer.memory = wire.memory
         return tracer
 
 
@@ -127,7 +134,10 @@ def _receive_parts(start_s: float, ready_s: float, end_s: float) -> tuple[Part, 
 def merge(parts: Iterable[Tracer], clocks: Mapping[str, Clock] | None = None) -> Timeline:
     """One measured timeline of all ranks' tracers, on the reference host's clock; its first span begins at 0.
 
-    A host that `clocks` does not name is the reference: there may be one. Errors: RunError where there are more.
+    A host that `clocks` does not name is the reference: there may be one. Memory is kept from the first span's begin to
+    the last one's end; what a rank has there is what its host had free, less what the host's other ranks took.
+
+    Errors: RunError where more hosts have no clock.
     """
     tracers = tuple(parts)
     known = dict(clocks or {})
@@ -137,7 +147,28 @@ def merge(parts: Iterable[Tracer], clocks: Mapping[str, Clock] | None = None) ->
     ]
     first_s = min((span.start_s for span in spans), default=0.0)
     rebased = sorted((_earlier(span, first_s) for span in spans), key=lambda span: (span.start_s, span.end_s))
-    return Timeline("measured", tuple(rebased), {tracer.rank: tracer.host for tracer in tracers}, known)
+    hosts = {tracer.rank: tracer.host for tracer in tracers}
+    end_s = max((span.end_s for span in rebased), default=0.0)
+    tracks = {
+        tracer.rank: clipped(shifted(tracer.memory, -first_s - known.get(tracer.host, Clock()).offset_s), 0.0, end_s)
+        for tracer in tracers
+        if tracer.memory is not None
+    }
+    return Timeline("measured", tuple(rebased), hosts, known, _shared(tracks, hosts))
+
+
+def _shared(tracks: Mapping[int, MemoryTrack], hosts: Mapping[int, str]) -> dict[int, MemoryTrack]:
+    """Each rank's limit, which was the host's when it was alone there, less what the others took at most."""
+    free: dict[str, int] = {}
+    for rank, track in tracks.items():
+        if track.limit_bytes is not None:
+            free[hosts[rank]] = max(free.get(hosts[rank], 0), track.limit_bytes - track.base_bytes)
+    grown = {rank: max(0, max(one.used_bytes, default=0) - one.base_bytes) for rank, one in tracks.items()}
+    left = left_by_others(grown, hosts, free)
+    return {
+        rank: track._replace(limit_bytes=track.base_bytes + left[rank] if rank in left else None)
+        for rank, track in sorted(tracks.items())
+    }
 
 
 def _require_clocks(hosts: set[str], clocks: Mapping[str, Clock]) -> None:

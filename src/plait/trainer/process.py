@@ -24,6 +24,8 @@ from plait.ranks.channel import Channel
 from plait.ranks.failures import peak_memory_bytes
 from plait.ranks.process import run_process
 from plait.ranks.processes import rank_threads
+from plait.ranks.sampled import sampled
+from plait.tracer.memory import MemorySampler
 from plait.tracer.tracer import Tracer
 from plait.trainer.data import Ids, Sequences
 from plait.trainer.protocol import Finished, Ready, Setup, Stalled, StepDone, ToFront, ToRank, Work
@@ -64,8 +66,18 @@ class StepObserver:
         return taken
 
 
-def run_rank(work: Work, ids: Ids, endpoint: Endpoint, front: Front, *, host: str | None = None) -> None:
+def run_rank(
+    work: Work,
+    ids: Ids,
+    endpoint: Endpoint,
+    front: Front,
+    *,
+    host: str | None = None,
+    sampler: MemorySampler | None = None,
+) -> None:
     """Make the rank's stages, and train. `host`: this one, where the plan's stages do not name it.
+
+    `sampler`: of the memory of the rank's process, where it has one of its own.
 
     Errors: PlaitError; EOFError where the front is gone.
     """
@@ -91,8 +103,12 @@ def run_rank(work: Work, ids: Ids, endpoint: Endpoint, front: Front, *, host: st
     meter = _Meter(endpoint, plan.layout)
     observer.take()
     for number in range(work.steps):
+        if sampler is not None and number in work.timelines:
+            sampler.take()  # what was before is no part of the step
         result = trained.step(number, sequences.batch(number))
         tracer = observer.take()
+        if sampler is not None and number in work.timelines:
+            tracer.memory = sampler.take()
         spans = tracer.encode() if number in work.timelines else None
         front.send(StepDone(rank, number, *result, *meter.read(tracer), spans))
     front.send(Finished(rank, peak_memory_bytes()))
@@ -160,7 +176,8 @@ def mapped_ids(descriptor: int, item_bytes: int) -> Ids:
 def _run(setup: Setup, channel: Channel[ToFront, ToRank]) -> None:
     torch.set_num_threads(rank_threads(plan_of(setup.work).layout, setup.rank))
     endpoint = attach(setup.mesh)
-    run_rank(setup.work, mapped_ids(setup.tokens, setup.item_bytes), endpoint, channel)
+    with sampled() as sampler:
+        run_rank(setup.work, mapped_ids(setup.tokens, setup.item_bytes), endpoint, channel, sampler=sampler)
     endpoint.close()
 
 

@@ -28,6 +28,7 @@ from plait.ranks.failures import Failed, failure
 from plait.ranks.grace import grace
 from plait.ranks.listener import raise_first, rank_name
 from plait.ranks.runs import reserved_run
+from plait.ranks.sampled import sampled
 from plait.timeline.clock import Exchange, offset_from_exchanges
 from plait.timeline.timeline import Clock
 from plait.trainer.process import run_rank
@@ -149,7 +150,8 @@ def _threads(here: Environment, options: TrainOptions) -> int:
 def _run(endpoint: Endpoint, here: Environment, prepared: Prepared, front: Leader | Follower) -> None:
     layout = prepared.plan.layout
     torch.set_num_threads(layout.stages[layout.stage_of(endpoint.rank)].threads)
-    run_rank(prepared.work, prepared.ids, endpoint, front, host=_host(here))
+    with sampled() as sampler:
+        run_rank(prepared.work, prepared.ids, endpoint, front, host=_host(here), sampler=sampler)
 
 
 def _host(here: Environment) -> str:
