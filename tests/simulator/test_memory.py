@@ -11,8 +11,9 @@ from plait.plans.action import Action, Kind
 from plait.plans.layout import Layout, Stage
 from plait.plans.round import MicroBatch, Round, Row
 from plait.schedules.generation import make_round
-from plait.simulator.memory import memory_over_time, peak_bytes
+from plait.simulator.memory import memory_over_time, peak_bytes, with_memory
 from plait.simulator.simulate import simulate
+from plait.timeline.memory import used_at
 from tests.simulator.training_rounds import TINY, make_step, seconds_of, work_of
 
 UNIT = 1000
@@ -125,3 +126,16 @@ def test_all_is_given_back_and_a_split_backward_holds_no_more_than_until_its_end
     until_weight = peaks(name, positions, micro_batches, virtual, UNIT)
     some = peaks(name, positions, micro_batches, virtual, weight_share)
     assert all(1.0 <= few <= most for few, most in zip(some, until_weight, strict=True))
+
+
+def test_the_picture_at_the_top_of_the_module() -> None:
+    """1F1B, stage 0 of 3, 4 micro-batches, one unit a forward and a backward: as a track of a timeline."""
+    layout, one = make_step("1f1b", 3, 4)
+    costs = FixedCosts(dict.fromkeys(range(3), 1.0), kind_seconds={(s, Kind.BACKWARD): 1.0 for s in range(3)})
+    timeline = simulate(layout, [one], costs, TINY)
+    memory = FixedMemory({0: 10}, {stage: Held(1) for stage in range(3)})
+    track = with_memory(timeline, memory_over_time(timeline, [one], layout, memory), {0: 20}).memory[0]
+    held = [used_at(track, moment + 0.5) - 10 for moment in range(12)]
+    #               F0 F1 F2       B0 F3 B1    B2    B3
+    assert held == [1, 2, 3, 3, 3, 3, 3, 3, 2, 2, 1, 1]
+    assert (track.limit_bytes, track.base_bytes) == (20, 0)
