@@ -91,7 +91,9 @@ def bubbles(case: Case, size: Size) -> Bubbles:
     made = waiting(case)
     simulated = _bubble(simulate(made.layout, [made.one], made.costs, SPEC), made.layout)
     if size == "short":
-        runs = [on_virtual_clock(made.layout, made.one, lambda _, pause: Waits(made.costs, made.layout, pause))]
+        runs = [
+            on_virtual_clock(made.layout, made.one, lambda messages, rank, pause: Waits(made.costs, made.layout, pause))
+        ]
     else:
         runs = [_asleep(made) for _ in range(REPETITIONS)]
     fastest = min(runs, key=lambda run: run.makespan_s)  # the one that others on this host disturbed least

@@ -22,7 +22,7 @@ from plait.errors import PeerLost
 from plait.executor.reduction import Reduction
 from plait.executor.step_executor import StepExecutor
 from plait.executor.step_worker import StepWorker
-from plait.executor.virtual import VirtualMessages, VirtualWorld
+from plait.executor.virtual import TransferTime, VirtualMessages, VirtualWorld
 from plait.plans.action import Action
 from plait.plans.layout import Layout, Stage
 from plait.plans.round import Round
@@ -122,15 +122,24 @@ def on_threads(
 
 
 def on_virtual_clock(
-    layout: Layout, one: Round, worker: Callable[[int, Pause], StepWorker], latency_s: float = 0.0
+    layout: Layout,
+    one: Round,
+    worker: Callable[[VirtualMessages, int, Pause], StepWorker],
+    transfer: Callable[[VirtualWorld], TransferTime] = lambda world: lambda source, to, size: (0.0, 0.0),
 ) -> Timeline:
-    """The same step on a virtual clock, exact and in no time: what is waited passes on that clock alone."""
-    world = VirtualWorld(layout.ranks, layout.link_capacity, lambda source, to, size: (0.0, latency_s))
+    """The same step on a virtual clock, exact and in no time: what is waited passes on that clock alone.
+
+    `worker(messages, rank, pause)` makes the stages of each rank; `transfer(world)` the links' times, free where not
+    given.
+    """
+    world = VirtualWorld(layout.ranks, layout.link_capacity, lambda source, to, size: times(source, to, size))
+    times = transfer(world)
     tracers = [Tracer(rank) for rank in range(layout.ranks)]
 
     def made(rank: int) -> StepExecutor:
-        stages = worker(rank, lambda duration_s: world.sleep(rank, duration_s))
-        return StepExecutor(layout, rank, VirtualMessages(world, rank), stages, tracers[rank], lambda: world.now)
+        messages = VirtualMessages(world, rank)
+        stages = worker(messages, rank, lambda duration_s: world.sleep(rank, duration_s))
+        return StepExecutor(layout, rank, messages, stages, tracers[rank], messages.clock)
 
     executors = [made(rank) for rank in range(layout.ranks)]
     world.run([partial(executor.run, one) for executor in executors])
