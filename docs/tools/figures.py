@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import json
 import pydoc_data.topics
+import shlex
 import shutil
 import subprocess
 import sys
@@ -27,36 +28,33 @@ from screenshot import screenshot
 
 from plait.lab.results import read_results
 
-PROMPT = "Why is the sky blue?"
-MODEL = "llama:layers=4,hidden=256,heads=4"
-
 
 class Picture(NamedTuple):
-    """A run (or a plan), and the pictures that its report gives. `run` writes to PLACE."""
+    """A run (or a plan), and the pictures that its report gives. `run`: as typed; it writes to PLACE.
+
+    `shots`: of each file width, height, and whether it is dark.
+    """
 
     name: str
-    run: tuple[str, ...]
-    shots: Mapping[str, tuple[int, int, bool]] = {}
-    """File: width, height, dark."""
+    run: str
+    shots: Mapping[str, tuple[int, int, bool]]
 
 
 PICTURES = (
     Picture(
         "generate",
-        ("generate", PROMPT, "--pp", "2", "--users", "4", "--schedule", "pipelined", "--max-tokens", "24")
-        + ("--run", "PLACE", "--json"),
+        "generate 'Why is the sky blue?' --pp 2 --users 4 --schedule pipelined --max-tokens 24 --run PLACE --json",
         {"report.png": (1280, 860, False), "report-dark.png": (1280, 860, True), "report-390.png": (390, 844, False)},
     ),
     Picture(
         "train",
-        ("train", "--model", MODEL, "--data", pydoc_data.topics.__file__, "--dp", "2", "--pp", "2")
-        + ("--micro-batches", "4", "--steps", "8", "--timeline", "6", "--run", "PLACE", "--json"),
+        "train --model llama:layers=4,hidden=256,heads=4 --data TEXT --dp 2 --pp 2 --micro-batches 4 --steps 8 "
+        "--timeline 6 --run PLACE --json",
         {"report-train.png": (1280, 860, False)},
     ),
     Picture(
         "plan",
-        ("plan", "gpt3-175b", "--cluster", "a100", "--gpus", "64", "--task", "train", "--batch", "512")
-        + ("-o", "PLACE", "--json"),
+        "plan gpt3-175b --cluster a100 --gpus 64 --task train --batch 512 -o PLACE --json",
         {"report-plan.png": (1280, 860, False)},
     ),
 )
@@ -84,32 +82,25 @@ def draw(folder: Path) -> dict[str, Any]:
     said: dict[str, Any] = {}
     for one in PICTURES:
         place = folder / (f"{one.name}.toml" if one.name == "plan" else one.name)
-        print(f"plait {one.name}", file=sys.stderr)
-        arguments = [str(place) if word == "PLACE" else word for word in one.run]
-        said[_shown(one.run)] = _parsed(plait(*arguments))
+        said[one.run.replace("PLACE", "PLAN" if one.name == "plan" else "RUN")] = _ran(one.run, place)
         _report(one, place, folder / f"{one.name}.html")
     for command in ALSO_JSON:
-        print(f"plait {command}", file=sys.stderr)
-        words = command.replace("PLACE", str(folder / "generate")).split()
-        said[command.replace("PLACE", "RUN")] = _parsed(plait(*words))
+        said[command.replace("PLACE", "RUN")] = _ran(command, folder / "generate")
     return said
+
+
+def _ran(command: str, place: Path) -> Any:
+    """What the command says, as data; of one object a line, the last."""
+    print(f"plait {command}", file=sys.stderr)
+    names = {"PLACE": str(place), "TEXT": pydoc_data.topics.__file__}
+    text = plait(*(names.get(word, word) for word in shlex.split(command)))
+    return json.loads(text.splitlines()[-1])
 
 
 def _report(one: Picture, place: Path, page: Path) -> None:
     plait("report", str(place), "-o", str(page), "--svg", str(FIGURES / f"{one.name}.svg"))
     for name, (width, height, dark) in one.shots.items():
         screenshot(page, FIGURES / name, width, height, dark=dark)
-
-
-def _shown(run: Sequence[str]) -> str:
-    """The command as a person types it."""
-    names = {"PLACE": "PLAN" if run[0] == "plan" else "RUN", pydoc_data.topics.__file__: "TEXT"}
-    return " ".join(names.get(word, f'"{word}"' if " " in word else word) for word in run)
-
-
-def _parsed(text: str) -> Any:
-    """One JSON object; of one a line, the first."""
-    return json.loads(text.splitlines()[0]) if text.count("\n") > 1 and text.startswith("{") else json.loads(text)
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -18,6 +18,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import lru_cache
 from pathlib import Path
 
 from worked import WORKED
@@ -57,9 +58,15 @@ def filled(text: str, results: Results, depth: int) -> str:
         return f"{found[1]}\n{said}\n{found[5]}"
 
     def worked(found: re.Match[str]) -> str:
-        return f"{found[1]}\n\n{WORKED[found[2]]()}\n\n{found[4]}"
+        return f"{found[1]}\n\n{_worked(found[2])}\n\n{found[4]}"
 
     return _WORKED.sub(worked, _LAB.sub(lab, text))
+
+
+@lru_cache(maxsize=len(WORKED))
+def _worked(name: str) -> str:
+    """The same whatever was measured: the planner looks at each once."""
+    return WORKED[name]()
 
 
 def _host(results: Results) -> str:
