@@ -4,13 +4,14 @@
 //   cells of a   [stacked ][F2            ][x]
 //   few pixels
 //
-// The rectangles of a cell are stacked, each as high as its share of the time; what is left is idle.
+// The rectangles of a cell are stacked, each as high as its share of the time; what is left is idle or waits.
 "use strict";
 
 plait.MOST_RECTANGLES = 4000; // Bokeh paints about 250 in a millisecond
 plait.MOST_LETTERS = 260;
 plait.LEAST_CELL_PIXELS = 3;
 plait.LEAST_HEIGHT = 0.25; // of a band: a message of a microsecond is to be seen
+plait.WAIT_HEIGHT = 0.2; // a wait is a thin line at the bottom
 
 plait.makeSink = function () {
   const size = plait.MOST_RECTANGLES + 64;
@@ -122,10 +123,13 @@ plait.makeCells = function (sink, codes, place, view) {
   function flush() {
     if (Number.isNaN(open)) return;
     const right = Math.max(to, from + least), width = right - from;
+    const waits = seconds[codes.wait] > 0;
+    seconds[codes.wait] = 0;
     let total = 0;
     for (let code = 0; code < codes.count; code++) total += seconds[code];
     const share = Math.min(1, Math.max(total / width, plait.LEAST_HEIGHT));
     let bottom = place.bottom;
+    if (waits) emit(codes.wait, from, right, bottom - plait.WAIT_HEIGHT * tall, bottom);
     for (let code = 0; code < codes.count && total > 0; code++) {
       if (seconds[code] <= 0) continue;
       const high = (seconds[code] / total) * share * tall;
@@ -133,7 +137,7 @@ plait.makeCells = function (sink, codes, place, view) {
       bottom -= high;
       seconds[code] = 0;
     }
-    if (total === 0) emit(place.last, from, right, place.bottom - plait.LEAST_HEIGHT * tall, place.bottom);
+    if (total === 0 && !waits) emit(place.last, from, right, bottom - plait.LEAST_HEIGHT * tall, bottom);
     open = NaN;
   }
 
@@ -158,8 +162,8 @@ plait.makeCells = function (sink, codes, place, view) {
       return;
     }
     flush();
-    const thin = code === codes.wait ? 0.36 * tall : 0; // a wait is a thin line
-    emit(code, begin, finish - Math.min(gap, 0.15 * width), place.top + thin, place.bottom - thin);
+    const high = code === codes.wait ? plait.WAIT_HEIGHT * tall : tall;
+    emit(code, begin, finish - Math.min(gap, 0.15 * width), place.bottom - high, place.bottom);
   }
 
   return { add, small, flush };

@@ -39,12 +39,13 @@ def timeline_item(geometry: Geometry, end_s: float, names: Sequence[str], source
 def memory_item(end_s: float, most_bytes: float) -> Any:
     """Memory of one rank over time, as Bokeh's JSON."""
     from bokeh.embed import json_item
-    from bokeh.models import ColumnDataSource, PanTool, Span, WheelZoomTool
+    from bokeh.models import AdaptiveTicker, ColumnDataSource, PanTool, Span, WheelZoomTool
 
     plot = _plot(end_s, 190, (0.0, most_bytes * 1.08), (0.0, most_bytes * 1.08))
     plot.add_tools(PanTool(dimensions="width"), WheelZoomTool(dimensions="width"))
     plot.toolbar.active_drag, plot.toolbar.active_scroll = plot.tools
     plot.yaxis.formatter = _formatter("bytes")
+    plot.yaxis.ticker = AdaptiveTicker(base=1024, mantissas=[2**power for power in range(10)], desired_num_ticks=5)
     for name, dash in (("predicted", "dashed"), ("measured", "solid")):
         source = ColumnDataSource({"x": [], "y": []}, name=f"memory-{name}")
         plot.step("x", "y", source=source, mode="after", line_width=1.6, line_dash=dash, name=f"memory-{name}-glyphs")

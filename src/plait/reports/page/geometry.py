@@ -17,6 +17,8 @@ GAP = 0.5
 COMPUTES, TALKS = (0.04, 0.66), (0.72, 0.94)
 """The bands' top and bottom in a line of height 1."""
 
+_MIDDLE = sum(COMPUTES) / 2
+
 MOST_PIXELS = 640
 """The picture's rows are at most so high; where there are more, they are moved up and down."""
 
@@ -67,10 +69,10 @@ def labels(geometry: Geometry, names: Sequence[str], sources: Sequence[str]) -> 
     Where lines are too low for text, the name alone, in the middle of its lines.
     """
     if geometry.line_pixels < 12 or geometry.lines == 1:
-        middle = geometry.lines / 2
+        middle = geometry.lines / 2 if geometry.lines > 1 else _MIDDLE
         return {geometry.top(row, 0) + middle: name for row, name in enumerate(names)}
     return {
-        geometry.top(row, line) + 0.5: f"{name}   {source}" if line == 0 else source
+        geometry.top(row, line) + _MIDDLE: f"{name}   {source}" if line == 0 else source
         for row, name in enumerate(names)
         for line, source in enumerate(sources)
     }

@@ -3,6 +3,12 @@
 
 plait.MOST_POINTS = 3000; // of a line; of more the lowest and the highest of each stretch are drawn
 
+// Times and bytes; the last bytes stay until the run's end.
+plait.readTrack = function (track, end) {
+  const x = plait.decode(track.x), y = plait.decode(track.y);
+  return { x: Float64Array.of(...x, Math.max(end, x[x.length - 1])), y: Float64Array.of(...y, y[y.length - 1]) };
+};
+
 plait.thinned = function (x, y, start, end) {
   const low = Math.max(0, plait.firstAbove(x, 0, x.length, start) - 1);
   const high = Math.min(x.length, plait.firstAbove(x, 0, x.length, end) + 1);
@@ -33,7 +39,7 @@ plait.makeMemory = async function (data, picture, target, choice) {
   const tracks = new Map(
     data.memory.ranks.map((one) => [
       one.rank,
-      { limit: one.limit, lines: one.tracks.map((track) => track && { x: plait.decode(track.x), y: plait.decode(track.y) }) },
+      { limit: one.limit, lines: one.tracks.map((track, at) => track && plait.readTrack(track, data.timelines[at].end_s)) },
     ]),
   );
 

@@ -17,6 +17,9 @@ DASH = "–"
 SOURCES_SHOWN = 4
 """Sources of a stage's difference that are named; what the others add up to stands behind them."""
 
+_NOTHING_S = 1e-7
+"""A smaller difference is rounding."""
+
 _NAMES: Mapping[str, str] = {
     "step_s": "time of a step",
     "ttft_s": "first token after",
@@ -103,8 +106,8 @@ def _off(key: str, predicted: Mapping[str, Any], measured: Mapping[str, Any]) ->
         return DASH
     before, after = predicted[key], measured[key]
     if key in ("bubble", "mfu"):
-        return f"{(before - after) * 100:+.1f} points"
-    return f"{(before / after - 1) * 100:+.1f} %" if after else DASH
+        return f"{signed((before - after) * 100)} points"
+    return f"{signed((before / after - 1) * 100)} %" if after else DASH
 
 
 def _is_number(value: object) -> bool:
@@ -146,12 +149,12 @@ def _difference(line: StageLine) -> tuple[str, ...]:
     if line.predicted is None or line.measured is None:
         return ()
     changes = [after - before for before, after in zip(line.predicted, line.measured, strict=True)]
-    return (*map(signed_seconds, changes[:3]), f"{changes[3] * 100:+.1f} points")
+    return (*map(signed_seconds, changes[:3]), f"{signed(changes[3] * 100)} points")
 
 
 def _sources(line: StageLine) -> Iterator[str]:
     """``wait +3.1 ms``: the largest first, and what the rest adds up to."""
-    told = [each for each in line.sources if each.measured_s != each.predicted_s]
+    told = [each for each in line.sources if abs(_longer(each)) >= _NOTHING_S]
     for each in told[:SOURCES_SHOWN]:
         yield f"{each.what} {signed_seconds(_longer(each))}" + (
             f" over {each.actions:,} actions" if each.actions else ""
@@ -235,10 +238,16 @@ def ranks_text(ranks: Sequence[int]) -> str:
     return f"{ranks[0]}, {ranks[1]} and {len(ranks) - 2} more"
 
 
+def signed(value: float) -> str:
+    """``+1.2`` or ``−1.2``."""
+    return f"{value:+.1f}".replace("-", "−")
+
+
 def signed_seconds(duration_s: float) -> str:
     """``+1.2 ms`` or ``−1.2 ms``."""
-    sign = "+" if duration_s > 0 else "−" if duration_s < 0 else "±"
-    return f"{sign}{format_seconds(abs(duration_s))}"
+    if abs(duration_s) < _NOTHING_S:
+        return "±0 s"
+    return f"{'+' if duration_s > 0 else '−'}{format_seconds(abs(duration_s))}"
 
 
 def _percent(share: float) -> str:

@@ -35,7 +35,7 @@ plait.ticks = {
     const digits = Math.min(9, Math.max(0, Math.ceil(-Math.log10(step) - 1e-9)));
     return `${(tick * factor).toFixed(digits)} ${unit}`;
   },
-  bytes: (tick) => plait.bytes(tick),
+  bytes: (tick) => plait.bytes(tick).replace(".0 ", " "),
 };
 
 // 17:2F0, round:stage kind micro-batch.part
