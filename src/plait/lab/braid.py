@@ -312,8 +312,8 @@ EXPERIMENT = Experiment(
     "m · (4 · layers + p + 1) · tokens · hidden numbers (sums in every layer, forward and backward), pp "
     "m · tokens · hidden, and dp its parameters, once. The step is simulated, with the wire divided by those that use "
     "it at the same time. Lower bound: (m + p − 1)·(F + B), or the bytes one way ÷ the bandwidth where that is more; "
-    "the latter is also the prediction where it is more than what was simulated. Upper bound: both, one after the other, "
-    "and a latency for each message.",
+    "the latter is also the prediction where it is more than what was simulated. Upper bound: both, one after the "
+    "other, and a latency for each message.",
     "Two hosts of four ranks each, dp 2 × pp 2 × tp 2 in all six orders of the axes, the outermost between the hosts. "
     "Eight threads run a 1F1B step of 4 micro-batches with the executor that trains; the fastest of three steps "
     "counts. Bytes must be those of the rules, to the byte. A step may differ by 25 %: eight threads take turns at "

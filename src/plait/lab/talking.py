@@ -65,6 +65,11 @@ class Talks(Waits):
         self._message = torch.zeros(rows, spec.hidden)
 
     @override
+    def _wait(self, one: Round, action: Action) -> None:
+        seconds = self._costs.compute_s(self._layout, action.stage, one.work[action.micro_batch], action.kind)
+        self._pause(seconds if action.part is None else seconds / self._parts[action.stage])
+
+    @override
     def forward(self, one: Round, action: Action, message: Tensor | None) -> Tensor | None:
         output = super().forward(one, action, message)
         self._exchange(one, action)

@@ -1,0 +1,300 @@
+"""Data parallelism: it talks only at the end of a step, and then pays; unless it talks while it still computes."""
+
+from __future__ import annotations
+
+import math
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from plait.costs.protocol import Exchange, FixedCosts
+from plait.executor.virtual import TransferTime, VirtualMessages, VirtualWorld
+from plait.lab.experiment import Chart, Check, Experiment, Outcome, Say, Series, Size, Table
+from plait.lab.talking import Talks
+from plait.lab.waiting import Pause, on_virtual_clock
+from plait.planner.training_local import local_training_plan
+from plait.plans.action import Kind
+from plait.plans.layout import Layout
+from plait.plans.split import Split, TrainingSetup
+from plait.plans.training import TrainingPlan
+from plait.schedules.step import make_training_round, sequences
+from plait.simulator.simulate import simulate
+from plait.spec.cluster import Wire
+from plait.spec.emulation import EmulatedLinks
+from plait.spec.inline import inline_spec
+from plait.spec.model import ModelSpec
+from plait.spec.tensors import stage_tensors
+from plait.timeline.timeline import Timeline
+from plait.timeline.training_metrics import training_metrics
+from plait.trainer.train import train
+from plait.trainer.train_options import TrainOptions
+from plait.trainer.train_watch import Unwatched
+from plait.units import format_seconds
+
+MODEL = "llama:layers=4,hidden=256,heads=4"
+REPLICAS, MICRO_BATCHES, BATCH, SEQUENCE = 2, 2, 8, 128
+WIRE = Wire(500e-6, 1e9 / 8)
+"""1 Gb/s and 500 µs: an ordinary network at home, or between the hosts of a small cluster."""
+
+BUCKETS = (1, 4)
+STEPS, WARM_STEPS = 10, 3
+FORWARD_S = 20e-3
+"""Of a micro-batch, in the short form; its backward takes twice as long."""
+
+STEP_BOUND, SYNC_BOUND = 0.25, 0.25
+"""The step was predicted from a measurement of a moment before, and both ranks, the link's threads and all others on
+this host share its cores."""
+
+
+class Step(NamedTuple):
+    """What one step was, of its timeline: the mean over the ranks.
+
+    `sync_s`: from the begin of the first reduction to the end of the last. `exposed_s`: what of it lies after the last
+    backward. `sent_bytes`: of gradients, by all ranks. `early_bytes`: what was sent before the last backward, or the
+    first part of it, had ended.
+    """
+
+    step_s: float
+    compute_s: float
+    sync_s: float
+    exposed_s: float
+    sent_bytes: int
+    early_bytes: int
+
+
+class Pair(NamedTuple):
+    """Of as many buckets: predicted and measured."""
+
+    predicted: Step
+    measured: Step
+
+
+def read_step(timeline: Timeline, layout: Layout) -> Step:
+    """One step's figures."""
+    figures = training_metrics(timeline, layout)
+    sync_s = exposed_s = 0.0
+    sent = early = 0
+    for rank in timeline.ranks:
+        spans = [span for span in timeline.spans if span.rank == rank]
+        backwards = [span for span in spans if span.action.kind is Kind.BACKWARD]
+        reductions = [span for span in spans if span.action.kind is Kind.REDUCE_GRADIENTS]
+        last = max(span.action.micro_batch for span in backwards)
+        begin_s = min(span.end_s for span in backwards if span.action.micro_batch == last)
+        end_s = max(span.end_s for span in reductions)
+        sync_s += end_s - min(span.start_s for span in reductions)
+        exposed_s += max(0.0, end_s - max(span.end_s for span in backwards))
+        sent += sum(span.payload_bytes for span in reductions)
+        early += sum(span.payload_bytes for span in spans if span.start_s < begin_s)
+    count = len(timeline.ranks)
+    return Step(figures["step_s"], figures["compute_s"] / count, sync_s / count, exposed_s / count, sent, early)
+
+
+# --- formulas -----------------------------------------------------------------------------------------------
+
+
+def parameters(spec: ModelSpec) -> int:
+    """Numbers that a model learns."""
+    return sum(math.prod(shape) for shape in stage_tensors(spec, 0, spec.layers).values())
+
+
+def ring_bytes(spec: ModelSpec, replicas: int) -> int:
+    """What all replicas send of float32 gradients: each 2 (n − 1) ÷ n of them, with a ring as with any best all-reduce.
+
+    Source: Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations" (2009).
+    """
+    return 2 * (replicas - 1) * parameters(spec) * 4
+
+
+def sync_s(spec: ModelSpec, replicas: int, wire: Wire) -> float:
+    """Seconds in which each replica's link carries what it sends, and a latency."""
+    return ring_bytes(spec, replicas) / replicas / wire.bandwidth + wire.latency_s
+
+
+# --- trained ------------------------------------------------------------------------------------------------
+
+
+class _Told(Unwatched):
+    """Hands on what takes a while."""
+
+    def __init__(self, say: Say) -> None:
+        self._say = say
+
+    def say(self, text: str) -> None:
+        """See `TrainWatch`."""
+        self._say(text)
+
+
+def trained(buckets: int, say: Say) -> Pair:
+    """Two processes that train over the emulated link; the fastest of the steps that follow the first ones."""
+    kept = tuple(range(WARM_STEPS, STEPS))
+    options = TrainOptions(
+        dp=REPLICAS,
+        micro_batches=MICRO_BATCHES,
+        batch=BATCH,
+        sequence_length=SEQUENCE,
+        steps=STEPS,
+        check_every=0,
+        timeline=kept,
+        buckets=buckets,
+        emulate=EmulatedLinks(WIRE),
+    )
+    with tempfile.TemporaryDirectory() as place:
+        text = Path(place) / "text.txt"
+        text.write_text(some_text(4 * BATCH * SEQUENCE), encoding="utf-8")
+        result = train(MODEL, text, options, watch=_Told(say), run=Path(place) / "run")
+    layout = made_plan(inline_spec(MODEL)).layout
+    predicted, measured = result.prediction.timeline, result.record.measured
+    assert predicted is not None, "a step on this host has a prediction"
+    assert measured is not None, "steps were kept"
+    steps = [read_step(of_round(measured, step), layout) for step in kept]
+    return Pair(read_step(predicted, layout), min(steps, key=lambda step: step.step_s))
+
+
+def of_round(timeline: Timeline, number: int) -> Timeline:
+    """One step of several."""
+    spans = tuple(span for span in timeline.spans if span.action.round == number)
+    return Timeline(timeline.source, spans, timeline.hosts, timeline.clocks)
+
+
+def some_text(characters: int) -> str:
+    """Words that are not all the same, always the same."""
+    words = ("links", "carry", "gradients", "while", "stages", "compute", "layers", "wait", "for", "sums")
+    count = characters // 4
+    return " ".join(words[(number * number + number // 7) % len(words)] for number in range(count))
+
+
+# --- on the virtual clock -----------------------------------------------------------------------------------
+
+
+def made_plan(spec: ModelSpec) -> TrainingPlan:
+    """Two replicas of one stage."""
+    setup = TrainingSetup(Split(dp=REPLICAS), "1f1b", 0, MICRO_BATCHES)
+    return local_training_plan(spec, setup, BATCH, SEQUENCE, "float32")
+
+
+def waited(buckets: int) -> Pair:
+    """The same round by the executor on a virtual clock, where stages wait instead of computing."""
+    spec = inline_spec(MODEL)
+    plan = made_plan(spec)
+    setup = plan.setup
+    work = sequences(setup.micro_batches, setup.micro_batch, plan.sequence)
+    one = make_training_round(0, plan.layout, setup, work, plan.parts(buckets))
+    waits = {(0, Kind.FORWARD): FORWARD_S, (0, Kind.BACKWARD): 2 * FORWARD_S}
+    sent_bytes = ring_bytes(spec, REPLICAS) // REPLICAS
+    costs = FixedCosts(
+        kind_seconds={**waits, (0, Kind.REDUCE_GRADIENTS): sent_bytes / WIRE.bandwidth},
+        exchanges={(0, Kind.REDUCE_GRADIENTS): Exchange(0.0, sent_bytes)},
+    )
+
+    def worker(messages: VirtualMessages, rank: int, pause: Pause) -> Talks:
+        return Talks(FixedCosts(kind_seconds=waits), plan, spec, rank, buckets=buckets, pause=pause)
+
+    predicted = simulate(plan.layout, [one], costs, spec)
+    measured = on_virtual_clock(plan.layout, one, worker, _over_wire)
+    return Pair(read_step(predicted, plan.layout), read_step(measured, plan.layout))
+
+
+def _over_wire(world: VirtualWorld) -> TransferTime:
+    return lambda source, to, size_bytes: (size_bytes / WIRE.bandwidth, WIRE.latency_s)
+
+
+# --- said ---------------------------------------------------------------------------------------------------
+
+
+def measure(size: Size, say: Say) -> Outcome:
+    """Measure with one bucket, which hides nothing, and with several."""
+    found: dict[int, Pair] = {}
+    for buckets in BUCKETS:
+        say(f"{MODEL} on {REPLICAS} replicas, gradients in {_buckets(buckets)}")
+        found[buckets] = waited(buckets) if size == "short" else trained(buckets, say)
+    return Outcome("data-parallel", checks(found), sentence(found), table(found), charts(found), NOTES)
+
+
+def _buckets(count: int) -> str:
+    return "1 bucket" if count == 1 else f"{count} buckets"
+
+
+def checks(found: Mapping[int, Pair]) -> tuple[Check, ...]:
+    """Bytes to the byte, nothing early, and the seconds of the sum and of the step."""
+    spec = inline_spec(MODEL)
+    made = []
+    for buckets, (predicted, measured) in found.items():
+        what = _buckets(buckets)
+        made += [
+            Check(f"gradients sent, {what}", ring_bytes(spec, REPLICAS), measured.sent_bytes, "bytes", 0.0),
+            Check(f"sent before the last backward, {what}", 0, measured.early_bytes, "bytes", 0.0, relative=False),
+            Check(f"step, {what}", predicted.step_s, measured.step_s, "s", STEP_BOUND),
+        ]
+    alone = found[1].measured.sync_s
+    return (*made, Check("sum of the gradients, 1 bucket", sync_s(spec, REPLICAS, WIRE), alone, "s", SYNC_BOUND))
+
+
+def sentence(found: Mapping[int, Pair]) -> str:
+    """What was measured, in words."""
+    whole, cut = found[1].measured, found[max(found)].measured
+    hidden = 1 - cut.exposed_s / whole.exposed_s
+    return (
+        f"Two replicas send {whole.sent_bytes / 1e6:.1f} MB of gradients a step, and not a byte before the last "
+        f"backward. Behind it the sum takes {format_seconds(whole.sync_s)}, beside {format_seconds(whole.compute_s)} of "
+        f"computing, and a step {format_seconds(whole.step_s)}; in {max(found)} buckets, sent while that backward still "
+        f"runs, a step takes {format_seconds(cut.step_s)}: {100 * hidden:.0f} % of the sum was hidden."
+    )
+
+
+def table(found: Mapping[int, Pair]) -> Table:
+    """Two rows for each number of buckets."""
+    headings = ("gradients in", "", "step", "computing", "sum", "of it after the last backward", "sent")
+    rows = []
+    for buckets, pair in found.items():
+        for source, one in zip(("predicted", "measured"), pair, strict=True):
+            times = map(format_seconds, (one.step_s, one.compute_s, one.sync_s, one.exposed_s))
+            rows.append((_buckets(buckets), source, *times, f"{one.sent_bytes:,} bytes"))
+    return Table(headings, tuple(rows))
+
+
+def charts(found: Mapping[int, Pair]) -> tuple[Chart, ...]:
+    """What a step is made of."""
+    words = tuple(map(_buckets, found))
+
+    def bars(name: str, times_s: Sequence[float], *, measured: bool = True) -> Series:
+        return Series(name, words, tuple(1e3 * each for each in times_s), measured)
+
+    pairs = found.values()
+    return (
+        Chart(
+            "A step of two replicas over 1 Gb/s",
+            "gradients are summed in",
+            "ms",
+            (
+                bars("step, predicted", [pair.predicted.step_s for pair in pairs], measured=False),
+                bars("step, measured", [pair.measured.step_s for pair in pairs]),
+                bars("sum after the last backward, predicted", [p.predicted.exposed_s for p in pairs], measured=False),
+                bars("sum after the last backward, measured", [pair.measured.exposed_s for pair in pairs]),
+            ),
+            bars=True,
+        ),
+    )
+
+
+NOTES = (
+    f"{MODEL}, {BATCH} sequences of {SEQUENCE} tokens a step, {MICRO_BATCHES} micro-batches in each replica; a link of "
+    "1 Gb/s and 500 µs each way, emulated between two processes. The larger the batch, the smaller the sum's share: it "
+    "does not grow with the batch.",
+)
+
+EXPERIMENT = Experiment(
+    "data-parallel",
+    "Data parallelism: it talks only at the end, then pays",
+    "Replicas compute a whole step without a word; then all their gradients must be summed, and if nothing else is "
+    "done meanwhile, everyone waits for that.",
+    "Each of n replicas sends 2·(n − 1) ÷ n of its gradients, 4 bytes a parameter, once a step, whatever the batch; "
+    "that takes bytes ÷ bandwidth and a latency. Upper bound of the step: computing and the sum, one after the other. Lower "
+    "bound: the longer of the two, since with the gradients in b buckets all but the last can be summed while the last "
+    "backward computes the next; at least 1 ÷ b of the sum stays behind it.",
+    "A small model is trained by two processes over a link of 1 Gb/s, emulated, once with all gradients in one bucket "
+    "and once in four; the fastest of seven steps counts. Gradients must be sent to the byte as the formula says, "
+    "and nothing before the last backward. Seconds may differ by 25 % from the prediction, which was made from what "
+    "one layer took on this machine when it was measured alone.",
+    measure,
+)
