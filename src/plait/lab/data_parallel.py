@@ -236,9 +236,9 @@ def sentence(found: Mapping[int, Pair]) -> str:
     hidden = 1 - cut.exposed_s / whole.exposed_s
     return (
         f"Two replicas send {whole.sent_bytes / 1e6:.1f} MB of gradients a step, and not a byte before the last "
-        f"backward. Behind it the sum takes {format_seconds(whole.sync_s)}, beside {format_seconds(whole.compute_s)} of "
-        f"computing, and a step {format_seconds(whole.step_s)}; in {max(found)} buckets, sent while that backward still "
-        f"runs, a step takes {format_seconds(cut.step_s)}: {100 * hidden:.0f} % of the sum was hidden."
+        f"backward. Behind it the sum takes {format_seconds(whole.sync_s)}, beside {format_seconds(whole.compute_s)} "
+        f"of computing, and a step {format_seconds(whole.step_s)}; in {max(found)} buckets, sent while that backward "
+        f"still runs, a step takes {format_seconds(cut.step_s)}: {100 * hidden:.0f} % of the sum was hidden."
     )
 
 
@@ -289,8 +289,8 @@ EXPERIMENT = Experiment(
     "Replicas compute a whole step without a word; then all their gradients must be summed, and if nothing else is "
     "done meanwhile, everyone waits for that.",
     "Each of n replicas sends 2·(n − 1) ÷ n of its gradients, 4 bytes a parameter, once a step, whatever the batch; "
-    "that takes bytes ÷ bandwidth and a latency. Upper bound of the step: computing and the sum, one after the other. Lower "
-    "bound: the longer of the two, since with the gradients in b buckets all but the last can be summed while the last "
+    "that takes bytes ÷ bandwidth and a latency. Upper bound of the step: computing and the sum, one after the other. "
+    "Lower bound: the longer of the two, since with the gradients in b buckets all but the last can be summed while the last "
     "backward computes the next; at least 1 ÷ b of the sum stays behind it.",
     "A small model is trained by two processes over a link of 1 Gb/s, emulated, once with all gradients in one bucket "
     "and once in four; the fastest of seven steps counts. Gradients must be sent to the byte as the formula says, "
