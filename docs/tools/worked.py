@@ -6,8 +6,11 @@ RTX 4090 each, 1 Gb/s Ethernet with 100 µs between them. No device of the two h
 
 from __future__ import annotations
 
+import re
+import tomllib
 from collections.abc import Callable, Mapping
 from functools import lru_cache
+from pathlib import Path
 
 from writing import table
 
@@ -25,6 +28,7 @@ from plait.units import format_bytes, format_seconds
 
 LATENCY_S, BYTES_PER_S = 100e-6, 125e6
 MODEL, FORMAT, GPU = "llama3-70b", "q4_0", "rtx-4090"
+GUIDE = Path(__file__).resolve().parents[1] / "guides" / "unequal-machines.md"
 HALF = 2
 """Bytes of a value in bfloat16."""
 WORD = 4
@@ -232,6 +236,27 @@ def quiz() -> str:
     return table(("way", "Llama 3.1 70B, two RTX 4090, 1 Gb/s and 100 µs, by `plait plan`"), rows)
 
 
+def unequal() -> str:
+    """What the planner says of the cluster file in the guide on unequal machines."""
+    found = re.search(r"```toml\n(.*?)```", GUIDE.read_text(), re.DOTALL)
+    assert found is not None
+    choice = plan(MODEL, cluster_from_toml(tomllib.loads(found[1])), Job(512, 256), weights=FORMAT)
+    chosen = choice.chosen
+    stages = [
+        f"{', '.join(names)} has layers {first} to {end - 1}"
+        for names, (first, end) in zip(chosen.devices, chosen.cut, strict=False)
+    ]
+    others = {one.kind: one for one in reversed(choice.candidates) if one.kind != chosen.kind}
+    rows = [(one.kind, _token_ms(one), one.loses.split("; ", 1)[-1]) for one in (chosen, *reversed(others.values()))]
+    return f"For the file above it chooses {chosen.kind}: {'; '.join(stages)}. The best of every kind:\n\n" + table(
+        ("kind", "ms a token", "why not"), rows
+    )
+
+
+def _token_ms(one: Candidate) -> str:
+    return f"{one.predicted['time_per_token_s'] * 1e3:.1f}"
+
+
 WORKED: Mapping[str, Callable[[], str]] = {
     "layer-wise": layer_wise,
     "tensor-parallel": tensor_parallel,
@@ -241,5 +266,6 @@ WORKED: Mapping[str, Callable[[], str]] = {
     "expert-parallel": expert_parallel,
     "braid": braid,
     "quiz": quiz,
+    "unequal": unequal,
 }
 """By the name in a page's marker."""

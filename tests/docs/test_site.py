@@ -6,11 +6,14 @@ import os
 import re
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
+
+from plait.spec.cluster_file import cluster_from_toml
 
 from .tools import DOCS, ROOT, tool
 
@@ -86,6 +89,12 @@ def test_every_page_can_be_reached() -> None:
     reached = {(DOCS / name).resolve() for name in re.findall(r"([\w/-]+\.md)", nav)}
     reached |= set(_linked(DOCS / "decisions" / "README.md"))
     assert {page.resolve() for page in DOCS.rglob("*.md")} == reached
+
+
+@pytest.mark.parametrize("page", sorted(DOCS.rglob("*.md")), ids=lambda page: str(page.relative_to(DOCS)))
+def test_cluster_files_of_the_pages_can_be_read(page: Path) -> None:
+    for block in re.findall(r"```toml\n(.*?)```", page.read_text(), re.DOTALL):
+        assert cluster_from_toml(tomllib.loads(block)).devices
 
 
 def test_the_readme_opens_with_a_real_report() -> None:
