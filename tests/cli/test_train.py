@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 from plait.cli.main import app
 from plait.cli.train_watch import StepWatch, plan_words, step_words
 from plait.errors import RunError
+from plait.timeline.record import RunRecord
 from plait.trainer.train import train as train_here
 from plait.trainer.train_figures import Prediction, StepLine
 from plait.trainer.train_options import TrainOptions
@@ -105,6 +106,24 @@ def test_the_record_is_reported(done: subprocess.CompletedProcess[str], folder: 
     page = runner.invoke(app, ["report", str(folder / "run")])
     assert page.exit_code == 0
     assert "rounds 0 to 1" in page.stdout
+
+
+def test_the_record_holds_the_memory_of_every_rank(done: subprocess.CompletedProcess[str], folder: Path) -> None:
+    assert done.returncode == 0
+    record = RunRecord.load(folder / "run")
+    assert record.predicted is not None
+    assert record.measured is not None
+    for timeline in (record.predicted, record.measured):
+        assert sorted(timeline.memory) == [0, 1]
+        for track in timeline.memory.values():
+            assert timeline.start_s <= track.times_s[0] <= track.times_s[-1] <= timeline.end_s
+            assert track.limit_bytes is not None
+            assert 0 < max(track.used_bytes) < track.limit_bytes
+    for rank, track in record.measured.memory.items():
+        assert 0 < track.base_bytes < min(track.used_bytes)
+        peak = record.stages[rank].peak_bytes
+        assert peak is not None
+        assert max(track.used_bytes) <= peak + 4_000_000, "the system counts in its own batches"
 
 
 # --- what is refused ----------------------------------------------------------------------------------------
