@@ -290,7 +290,7 @@ EXPERIMENT = Experiment(
     "done meanwhile, everyone waits for that.",
     "Each of n replicas sends 2·(n − 1) ÷ n of its gradients, 4 bytes a parameter, once a step, whatever the batch; "
     "that takes bytes ÷ bandwidth and a latency. Upper bound of the step: computing and the sum, one after the other. "
-    "Lower bound: the longer of the two, since with the gradients in b buckets all but the last can be summed while the last "
+    "Lower bound: the longer of the two: with the gradients in b buckets all but the last can be summed while the last "
     "backward computes the next; at least 1 ÷ b of the sum stays behind it.",
     "A small model is trained by two processes over a link of 1 Gb/s, emulated, once with all gradients in one bucket "
     "and once in four; the fastest of seven steps counts. Gradients must be sent to the byte as the formula says, "

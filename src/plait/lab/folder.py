@@ -53,6 +53,6 @@ def _require_ours(place: Path) -> None:
         raise PlanError(f"-o {place} is a file, and the lab writes a directory: give another name, as in -o lab/")
     if (place / PAGE).exists() and not (place / FILE).exists():
         raise PlanError(
-            f"-o {place} holds a {PAGE} that the lab did not write (there is no {FILE} beside it): "
+            f"-o {place} holds an {PAGE} that the lab did not write (there is no {FILE} beside it): "
             f"give another directory, as in -o {place / 'lab'}"
         )

@@ -12,6 +12,7 @@ from plait.units import format_rate, format_seconds
 
 _SMALLEST_WIDTH = 40
 _ROUNDING = 1e-12
+_ABSENT = "no number"
 
 
 def listing(experiments: Iterable[Experiment], width: int) -> Iterator[str]:
@@ -92,9 +93,9 @@ def value_words(value: float, unit: str) -> str:
         case "points":
             return f"{value:.1f} %"
         case "s":
-            return format_seconds(value) if value == value else "nothing"
+            return format_seconds(value) if value == value else _ABSENT
         case "bytes":
-            return f"{value:,.0f} bytes" if value == value else "nothing"
+            return f"{value:,.0f} bytes" if value == value else _ABSENT
         case "bytes/s":
             return format_rate(value)
         case _:

@@ -1,0 +1,87 @@
+"""Experiments run one after the other, whatever becomes of one of them."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from plait.errors import SpecError
+from plait.lab.experiment import Check, Outcome
+from plait.lab.experiments import EXPERIMENTS, chosen
+from plait.lab.results import Broken, Results
+from plait.lab.run import run_experiments
+
+from .made import FAILS, HOLDS, experiment, known
+
+ALL = ("data-parallel", "tensor-parallel", "pipeline", "layer-wise", "many-users", "braid", "quiz")
+
+
+def test_every_claim_of_the_lab_has_its_experiment() -> None:
+    assert tuple(EXPERIMENTS) == ALL
+    for name, one in EXPERIMENTS.items():
+        assert one.name == name
+        assert all((one.title, one.claim, one.formula, one.how))
+        assert "ower bound" in one.formula
+        assert "pper bound" in one.formula
+
+
+def test_they_run_in_the_labs_order_and_each_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    known(monkeypatch, [experiment("first"), experiment("second"), experiment("third")])
+    heard: list[str] = []
+    found = run_experiments(["third", "first", "third"], "short", heard.append)
+    assert [one.experiment for one in found.outcomes] == ["first", "third"]
+    assert heard == [
+        "first: Title of first",
+        "first in its short form",
+        "third: Title of third",
+        "third in its short form",
+    ]
+    assert all(one.seconds > 0 for one in found.outcomes)
+    assert found.holds
+    assert found.size == "short"
+
+
+def test_one_that_breaks_does_not_keep_the_others_from_running(monkeypatch: pytest.MonkeyPatch) -> None:
+    known(monkeypatch, [experiment("first"), experiment("second", breaks="rank 1 is lost"), experiment("third", FAILS)])
+    seen: list[tuple[int, Outcome | Broken]] = []
+
+    def after(results: Results, last: Outcome | Broken) -> None:
+        seen.append((len(results.outcomes), last))
+
+    found = run_experiments(after=after)
+    assert [one.experiment for one in found.outcomes] == ["first", "third"]
+    assert found.broken == (Broken("second", "rank 1 is lost"),)
+    assert not found.holds
+    assert [count for count, _ in seen] == [1, 1, 2]
+    assert [type(last) for _, last in seen] == [Outcome, Broken, Outcome]
+
+
+def test_an_unknown_name_is_refused_before_anything_runs() -> None:
+    with pytest.raises(SpecError) as error:
+        chosen(["pipeline", "pipelin"])
+    assert str(error.value) == (
+        "unknown experiment 'pipelin': did you mean 'pipeline'?; plait lab --list says what each measures"
+    )
+
+
+@pytest.mark.parametrize(
+    ("check", "off", "holds"),
+    [
+        (Check("x", 2.0, 2.2, "s", 0.1001), 0.1, True),
+        (Check("x", 2.0, 1.7, "s", 0.1), -0.15, False),
+        (Check("x", 20.0, 22.5, "points", 2.5, relative=False), 2.5, True),
+        (Check("x", 20.0, 17.4, "points", 2.5, relative=False), -2.6, False),
+        (Check("x", 1024, 1024, "bytes", 0.0), 0.0, True),
+        (Check("x", 1024, 1025, "bytes", 0.0), 1 / 1024, False),
+        (Check("x", 0, 3, "bytes", 0.0), 3.0, False),
+    ],
+)
+def test_a_check_holds_within_its_bound(check: Check, off: float, *, holds: bool) -> None:
+    assert check.off == pytest.approx(off)
+    assert check.holds is holds
+
+
+def test_what_was_not_measured_holds_nothing() -> None:
+    assert not HOLDS._replace(measured=math.nan).holds
+    assert not HOLDS._replace(measured=math.inf).holds
