@@ -27,6 +27,9 @@ from plait.spec.tables import read_toml
 PLAIN = "plain"
 """The profile of a device that none is named for, or one never heard of."""
 
+MEASURED = "measured"
+"""The profile of a device whose figures are of real work already (`plait probe`): it takes them as they are."""
+
 _FOLDER = "profile_data"
 
 _POSITIVE = (

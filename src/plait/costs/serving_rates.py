@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from math import ceil
 
 from plait.costs.operations import Operation
-from plait.costs.profiles import PLAIN, DeviceRates, Profile, profile_named, profile_names
+from plait.costs.profiles import MEASURED, PLAIN, DeviceRates, Profile, profile_named, profile_names
 from plait.spec.cluster import Device
 
 _LEAST_TILE = 16
@@ -90,9 +90,18 @@ _GENERATING = ("raspberry-pi-5",)
 
 def note_of(devices: Sequence[Device]) -> str:
     """How far predictions for these devices are calibrated, in words."""
-    words = [_note(name) for name in dict.fromkeys(device.profile for device in devices)]
+    words = [
+        _measured_note(devices) if name == MEASURED else _note(name)
+        for name in dict.fromkeys(device.profile for device in devices)
+    ]
     calibrated = all(device.profile in _GENERATING for device in devices)
     return f"{'calibrated in part' if calibrated else 'not calibrated for generation'}: {'; '.join(words)}"
+
+
+def _measured_note(devices: Sequence[Device]) -> str:
+    """With the largest spread of all measured figures."""
+    most = max((part for device in devices if device.profile == MEASURED for part in device.spread.values()), default=0)
+    return "the devices' figures as they were measured" + (f", ± {most:.0%} or less" if most else "")
 
 
 def _note(name: str | None) -> str:

@@ -84,7 +84,27 @@ def chosen_words(search: Search, ranked: list[Ranked]) -> str:
     other = next((one for one in ranked[1:] if (one.way.split.ranks == 1) != alone), None)
     if other is not None:
         words += f"; {way_words(search.world, other.way)} {figure_words(search.objective, other.predicted)}"
-    return "; ".join((words, *_micro_batches(search, best), *_in_all(search, best), *_left_out(search, best)))
+    reasons = (_micro_batches(search, best), _in_all(search, best), _left_out(search, best))
+    return "; ".join((words, *(each for reason in reasons for each in reason), *_uncertain(search, ranked)))
+
+
+def _uncertain(search: Search, ranked: list[Ranked]) -> Iterator[str]:
+    """Where figures were measured, and vary by more than what lies between the two best ways."""
+    if len(ranked) < 2:
+        return
+    best, other = ranked[:2]
+    used = {name for one in (best, other) for name in _devices(one.way)}
+    spread = max(part for name in used for part in (0.0, *search.world.devices[name].spread.values()))
+    lacks = value(search.objective, other.found.figures) / value(search.objective, best.found.figures) - 1
+    if lacks < spread:
+        yield (
+            f"that is not certain: {way_words(search.world, other.way)} lies {lacks:.1%} behind, and the devices' "
+            f"figures were measured to ± {spread:.0%}"
+        )
+
+
+def _devices(way: Way) -> Iterator[str]:
+    return (name for units in way.replicas for unit in units for name in unit.devices)
 
 
 def _micro_batches(search: Search, best: Ranked) -> Iterator[str]:

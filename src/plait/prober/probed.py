@@ -11,6 +11,7 @@ from importlib import metadata
 from itertools import groupby
 from typing import Any
 
+from plait.costs.profiles import MEASURED
 from plait.prober.host import MOST_OTHERS
 from plait.prober.probe_messages import Computed, Greeting, Point, Threads
 from plait.prober.spread import Figure
@@ -19,9 +20,6 @@ from plait.spec.cluster_file import cluster_to_toml
 from plait.spec.figures import MEMORY_BANDWIDTH
 from plait.timeline.timeline import Clock
 from plait.units import format_bytes, format_rate, format_seconds
-
-MEASURED_PROFILE = "measured"
-"""The profile (`costs.profiles`) that takes figures as they are: they are of real work already."""
 
 
 @dataclass(frozen=True)
@@ -77,14 +75,14 @@ class Probed:
 
     @cached_property
     def names(self) -> Sequence[str]:
-        """Each rank's device: ``desk-cpu``, or ``desk.0``, ``desk.1`` where a host has several."""
-        counts = Counter(one.rank.host for one in self.devices)
+        """Each rank's device: ``desk-cpu``, or ``desk.0``, ``desk.1`` where hosts have several."""
+        alone = max(Counter(one.rank.host for one in self.devices).values()) == 1
         seen: Counter[int] = Counter()
         names = []
         for one in self.devices:
             host = one.rank.host
             name = self.host_names[host]
-            names.append(f"{name}-cpu" if counts[host] == 1 else f"{name}.{seen[host]}")
+            names.append(f"{name}-cpu" if alone else f"{name}.{seen[host]}")
             seen[host] += 1
         return names
 
@@ -125,7 +123,7 @@ class Probed:
             one.rank.free_bytes // sharing,
             {dtype: figure.value for dtype, figure in flops.items()},
             read.value,
-            MEASURED_PROFILE,
+            MEASURED,
             spread={**{dtype: figure.spread for dtype, figure in flops.items()}, MEMORY_BANDWIDTH: read.spread},
         )
 
