@@ -63,7 +63,14 @@ def test_off_is_predicted_over_measured(record):
 
 def test_what_is_absent_is_none():
     found = report_json(RunRecord("", ()))
-    assert found == {"model": {}, "stages": [], "predicted": None, "measured": None, "off": None}
+    assert found == {
+        "model": {},
+        "task": "generate",
+        "stages": [],
+        "predicted": None,
+        "measured": None,
+        "off": None,
+    }
 
 
 def test_what_only_the_run_knew_is_kept_and_what_the_spans_show_wins(record):

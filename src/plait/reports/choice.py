@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from rich.text import Text
 
-from plait.planner.result import Candidate, Choice, DeviceMemory, Rejected
+from plait.planner.result import BreakEven, Candidate, Choice, DeviceMemory, Rejected
 from plait.plans.training import TrainingPlan
 from plait.reports.marks import ASCII, Glyphs
 from plait.reports.picture import wrapped
@@ -33,7 +33,7 @@ _REPEATED = re.compile(r" \((of a rank's time a token: )?compute [^()]*\)$")
 _ROWS = 12
 """More stages than this are shown with equal neighbours in one row."""
 
-_KEY = {"latency": "time_per_token_s", "throughput": "decode_tokens_per_s", "ttft": "ttft_s", "step": "step_s"}
+OBJECTIVE_KEY = {"latency": "time_per_token_s", "throughput": "decode_tokens_per_s", "ttft": "ttft_s", "step": "step_s"}
 _HEADS = {"latency": "a token", "throughput": "decoded", "ttft": "first", "step": "a step"}
 _NAMES = {
     "step_s": "time of a step",
@@ -106,7 +106,7 @@ def _chosen(choice: Choice) -> Text:
         Text(f"  split             {split_text(chosen)}"),
         Text(f"  schedule          {schedule_text(chosen)}"),
     ]
-    first = _KEY[objective]
+    first = OBJECTIVE_KEY[objective]
     keys = [key for key in (first, *(key for key in _NAMES if key != first)) if key in chosen.predicted]
     for key in keys:
         lines.append(Text(f"  {_NAMES[key]:<18}{figure(key, chosen.predicted[key])}{_of(choice, key)}"))
@@ -199,27 +199,33 @@ def _memory(one: DeviceMemory) -> str:
 
 def _others(choice: Choice) -> Text:
     """The best of every other kind: what it would take, and under it how it splits and why it loses."""
-    others = _best_of_kinds(choice)
+    others = best_of_kinds(choice)
     if not others:
         return Text()
-    key, title = _KEY[choice.objective], "The best of every other kind"
+    key, title = OBJECTIVE_KEY[choice.objective], "The best of every other kind"
     wide = max(len(title), *(len(each.kind) for each in others))
     columns = ((_HEADS[choice.objective], key), *_COLUMNS, ("bubble", "bubble"))
     lines = [Text(f"{title:<{wide}}" + "".join(f"{name:>10}" for name, _ in columns), "bold")]
     for each in others:
         cells = "".join(f"{_short(each, name):>10}" for _, name in columns)
         lines.append(Text(f"{each.kind:<{wide}}{cells}"))
-        loses = _REPEATED.sub("", each.loses)
+        loses = why_it_loses(each)
         lines.append(Text(f"    {split_text(each)}{': ' if loses else ''}{loses}", "dim"))
     return Text("\n").join(lines)
 
 
-def _best_of_kinds(choice: Choice) -> list[Candidate]:
+def best_of_kinds(choice: Choice) -> list[Candidate]:
+    """The best of every kind but the chosen one."""
     best: dict[str, Candidate] = {}
     for candidate in choice.candidates:
         if candidate.kind != choice.chosen.kind:
             best.setdefault(candidate.kind, candidate)
     return list(best.values())
+
+
+def why_it_loses(candidate: Candidate) -> str:
+    """Why another was chosen, without the figures that stand beside it."""
+    return _REPEATED.sub("", candidate.loses)
 
 
 def _short(candidate: Candidate, key: str) -> str:
@@ -230,21 +236,11 @@ def _short(candidate: Candidate, key: str) -> str:
 
 
 def _rejected(choice: Choice) -> Text:
-    """Of every kind of which no way can be the nearest, then the nearest of all others, and how many ways remain.
-
-    Kinds are told apart without the data axis, which needs no less memory.
-    """
+    """The groups that say most, and how many ways remain."""
     if not choice.rejected:
         return Text()
-    able = {_axes({"pp": each.split.pp, "tp": each.split.tp, "ep": each.split.ep}) for each in choice.candidates}
-    by_need = sorted(choice.rejected, key=lambda one: one.need / one.have if one.have else 0.0)
-    kinds: dict[tuple[str, ...], Rejected] = {}
-    for one in by_need:
-        if _axes(one.split) not in able:
-            kinds.setdefault(_axes(one.split), one)
-    shown = sorted(kinds.values(), key=lambda one: len(_axes(one.split)))
-    shown += [one for one in by_need if one not in shown][: max(0, _GROUPS - len(shown))]
-    lines = [Text(f"  {_rejection(one)}") for one in shown]
+    shown = telling_rejections(choice)
+    lines = [Text(f"  {rejection(one)}") for one in shown]
     rest = [one for one in choice.rejected if one not in shown]
     if rest:
         ways = sum(one.count for one in rest)
@@ -253,21 +249,46 @@ def _rejected(choice: Choice) -> Text:
     return Text("\n").join([Text("Cannot be", "bold"), *lines])
 
 
+def telling_rejections(choice: Choice) -> list[Rejected]:
+    """Of every kind of which no way can be the nearest, then the nearest of all others.
+
+    Kinds are told apart without the data axis, which needs no less memory.
+    """
+    able = {_axes({"pp": each.split.pp, "tp": each.split.tp, "ep": each.split.ep}) for each in choice.candidates}
+    by_need = sorted(choice.rejected, key=lambda one: one.need / one.have if one.have else 0.0)
+    kinds: dict[tuple[str, ...], Rejected] = {}
+    for one in by_need:
+        if _axes(one.split) not in able:
+            kinds.setdefault(_axes(one.split), one)
+    shown = sorted(kinds.values(), key=lambda one: len(_axes(one.split)))
+    return shown + [one for one in by_need if one not in shown][: max(0, _GROUPS - len(shown))]
+
+
 def _axes(split: Mapping[str, int]) -> tuple[str, ...]:
     return tuple(axis for axis in ("pp", "tp", "ep") if split.get(axis, 1) > 1)
 
 
-def _rejection(one: Rejected) -> str:
+def rejection(one: Rejected) -> str:
+    """``one device (1 way): not enough memory: …``."""
+    return f"{rejected_ways(one)}: {why_it_cannot_be(one)}"
+
+
+def rejected_ways(one: Rejected) -> str:
+    """The axes of some ways that cannot be, and how many they are."""
     axes = " × ".join(f"{axis} {size}" for axis, size in one.split.items() if size > 1) or "one device"
-    ways = f"{one.count:,} way{'s' if one.count != 1 else ''}"
+    return f"{axes} ({one.count:,} way{'s' if one.count != 1 else ''})"
+
+
+def why_it_cannot_be(one: Rejected) -> str:
+    """The reason with its figures, each told once."""
     short = _SHORT.match(one.reason)
     if short:
         more = format_bytes(one.need - one.have)
-        return f"{axes} ({ways}): {short[1]} would need at least {format_bytes(one.need)}, {more} more than it has"
+        return f"{short[1]} would need at least {format_bytes(one.need)}, {more} more than it has"
     amounts = f"need {_amount(one, one.need)}, have {_amount(one, one.have)}"
     # a reason that holds the figures needs no second telling
     told = _amount(one, one.need) in one.reason and _amount(one, one.have) in one.reason
-    return f"{axes} ({ways}): {one.reason}" + ("" if told else f" ({amounts})")
+    return one.reason + ("" if told else f" ({amounts})")
 
 
 def _amount(one: Rejected, value: float) -> str:
@@ -275,16 +296,21 @@ def _amount(one: Rejected, value: float) -> str:
 
 
 def _break_even(choice: Choice) -> Text:
-    """A few: of different kinds first."""
     found = choice.break_even
     if not found:
         return Text()
-    kinds = [one.kind for one in found]
-    ordered = sorted(range(len(found)), key=lambda index: kinds[:index].count(kinds[index]))
-    lines = [Text(f"  {found[index].text}") for index in sorted(ordered[:_BREAK_EVENS])]
+    lines = [Text(f"  {one.text}") for one in telling_break_evens(choice)]
     if len(found) > _BREAK_EVENS:
         lines.append(Text(f"  and {len(found) - _BREAK_EVENS} more (--json has all)"))
     return Text("\n").join([Text("Where the answer changes", "bold"), *lines])
+
+
+def telling_break_evens(choice: Choice) -> list[BreakEven]:
+    """A few: of different kinds first."""
+    found = choice.break_even
+    kinds = [one.kind for one in found]
+    ordered = sorted(range(len(found)), key=lambda index: kinds[:index].count(kinds[index]))
+    return [found[index] for index in sorted(ordered[:_BREAK_EVENS])]
 
 
 def _notes(choice: Choice) -> Text:

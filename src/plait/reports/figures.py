@@ -1,55 +1,105 @@
-"""The figures of a run under the keys that Plait uses everywhere, read the same way off either timeline."""
+"""The figures of a run under the keys that Plait uses everywhere, read the same way off either timeline.
+
+Of generation seconds are sums over all ranks and the whole run. Of training they are of a rank in one step, the mean
+over both, and bytes are of all ranks in one step.
+"""
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
+from plait.plans.layout import Layout
 from plait.reports.cells import exchanged_s
+from plait.reports.plan_in import is_training, plan_in
+from plait.reports.stands import stood_for
 from plait.timeline.compare import compare, summarise
 from plait.timeline.metrics import generation_metrics
 from plait.timeline.record import RunRecord
 from plait.timeline.timeline import Timeline
+from plait.timeline.training_metrics import training_metrics
 
 Figures = dict[str, Any]
+
+_SECONDS = ("compute_s", "transfer_s", "wait_s")
+
+
+class _Of(NamedTuple):
+    """What a record's figures are of. `layout` None: of generation, all together."""
+
+    layout: Layout | None
+    steps: int = 1
 
 
 def report_json(record: RunRecord) -> dict[str, Any]:
     """The run's figures, predicted and measured (None where there is no such timeline), and how far off they are.
 
-    `off` holds predicted ÷ measured − 1 for each figure that both have; for `bubble`, predicted − measured.
+    `off` holds predicted ÷ measured − 1 for each figure that both have; for `bubble`, predicted − measured. A training
+    run's `steps` are those that it went through, as they were told.
     """
-    predicted = figures(record, record.predicted, "predicted")
-    measured = figures(record, record.measured, "measured")
+    of = _what(record)
+    predicted = _figures(record, record.predicted, "predicted", of)
+    measured = _figures(record, record.measured, "measured", of)
     return {
         "model": dict(record.model),
+        "task": "generate" if of.layout is None else "train",
         "stages": [_facts(record, stage.stage) for stage in record.stages],
         "predicted": predicted,
         "measured": measured,
         "off": None if predicted is None or measured is None else _off(record, predicted, measured),
+        **({"steps": list(record.result["steps"])} if record.result.get("steps") else {}),
     }
 
 
-def figures(record: RunRecord, timeline: Timeline | None, source: str) -> Figures | None:
+def _what(record: RunRecord) -> _Of:
+    if record.result.get("task") != "train" and 'task = "train"' not in record.plan:
+        return _Of(None)  # a plan file is read only where it matters
+    file, layout, _ = plan_in(record)
+    if not is_training(record, file):
+        return _Of(None)
+    return _Of(layout, max(1, len(record.result.get("kept_steps") or ())))
+
+
+def _figures(record: RunRecord, timeline: Timeline | None, source: str, of: _Of) -> Figures | None:
     """Of the whole run and per stage. What only the run itself knew (`result[source]`) stands beside it."""
     if timeline is None:
         return None
     summary = summarise(timeline)
-    sent = {stage: round(size * record.result.get("copies", 1)) for stage, size in _sent_bytes(timeline).items()}
+    sent = _sent_bytes(record, timeline, of)
     exchanged = exchanged_by_stage(timeline)
-    stages = [
-        {
-            **_facts(record, one.stage),
-            **one.shares._asdict(),
-            **({"exchange_s": exchanged[one.stage]} if exchanged.get(one.stage) else {}),
-            "comm_bytes": sent.get(one.stage, 0),
-        }
-        for one in summary.stages
-    ]
+    stages = []
+    for one in summary.stages:
+        each = 1 if of.layout is None else len(one.ranks) * of.steps
+        shares = one.shares._asdict() | {key: getattr(one.shares, key) / each for key in _SECONDS}
+        inside = {"exchange_s": exchanged[one.stage] / each} if exchanged.get(one.stage) else {}
+        sizes = {"comm_bytes": round(sent.get(one.stage, 0))}
+        stages.append({**_facts(record, one.stage), **shares, **inside, **sizes})
     known: Mapping[str, Any] = record.result.get(source) or {}
-    whole = {**known, **summary.whole._asdict(), "comm_bytes": sum(sent.values()), "makespan_s": summary.makespan_s}
-    return {**whole, **_speeds(record, timeline), "stages": stages}
+    whole = {**summary.whole._asdict(), "comm_bytes": round(sum(sent.values())), "makespan_s": summary.makespan_s}
+    if of.layout is not None:
+        return {**whole, **_of_training(record, timeline, source, of.layout, of.steps), **known, "stages": stages}
+    return {**known, **whole, **_speeds(record, timeline), "stages": stages}
+
+
+def _of_training(record: RunRecord, timeline: Timeline, source: str, layout: Layout, steps: int) -> Figures:
+    """A step's figures; tokens a second and MFU of the steps that the timeline holds, where the run knew them."""
+    metrics = training_metrics(timeline, layout, steps=steps)
+    found = {key: metrics[key] for key in ("step_s", "bubble")}
+    found |= {key: metrics[key] / (layout.ranks * steps) for key in _SECONDS}
+    found["comm_bytes"] = round(metrics["comm_bytes"] / steps)
+    kept = set(record.result.get("kept_steps") or ())
+    lines = [line for line in record.result.get("steps") or () if line["step"] in kept]
+    told = [line if source == "measured" else line.get("predicted") or {} for line in lines]
+    for key in ("tokens_per_s", "mfu"):
+        # both are a constant ÷ the time of a step, which a step's line and its timeline take at different ends
+        rates = [one[key] * one["step_s"] for one in told if one.get(key) is not None and one.get("step_s") is not None]
+        if rates and found["step_s"] > 0:
+            found[key] = sum(rates) / len(rates) / found["step_s"]
+    peaks = [one.peak_bytes for one in record.stages if one.peak_bytes is not None]
+    if source == "measured" and peaks:
+        found["peak_bytes"] = max(peaks)
+    return found
 
 
 def _speeds(record: RunRecord, timeline: Timeline) -> Figures:
@@ -76,12 +126,16 @@ def _facts(record: RunRecord, stage: int) -> Figures:
     return {**facts, "ranks": list(found.ranks), "layers": list(found.layers)}
 
 
-def _sent_bytes(timeline: Timeline) -> dict[int, int]:
+def _sent_bytes(record: RunRecord, timeline: Timeline, of: _Of) -> dict[int, float]:
     """What the ranks of each stage put on their links: messages, and what they exchange inside actions."""
     sent: dict[int, int] = defaultdict(int)
+    stands = (
+        {} if of.layout is None else {rank: len(each) for rank, each in stood_for(of.layout, timeline.ranks).items()}
+    )
     for span in timeline.spans:
-        sent[span.action.stage] += span.payload_bytes
-    return dict(sent)
+        sent[span.action.stage] += span.payload_bytes * stands.get(span.rank, 1)
+    copies = record.result.get("copies", 1) / of.steps
+    return {stage: size * copies for stage, size in sent.items()}
 
 
 def exchanged_by_stage(timeline: Timeline) -> dict[int, float]:

@@ -16,6 +16,7 @@ from plait.plans.layout import Layout
 from plait.plans.rules import partner
 from plait.reports.stands import stood_for
 from plait.reports.view import LinkLine, LinkUse
+from plait.timeline.causes import across
 from plait.timeline.compare import covered_s, parts, summarise
 from plait.timeline.span import Part, Span
 from plait.timeline.timeline import Timeline
@@ -77,7 +78,9 @@ def _name(span: Span, layout: Layout, stands: _Stands) -> _Name | None:
         if kind.receives:
             return None
         other = partner(span.action, len(layout.stages)).stage
-        to = layout.stages[other].ranks[layout.stages[span.action.stage].ranks.index(rank)]
+        to = across(layout, other, layout.stages[span.action.stage].ranks.index(rank))
+        if to < 0:
+            return _Name(0, PIPELINE, (rank,), f"{rank}→ nobody")
         return _Name(0, PIPELINE, (rank, to), f"{rank}→{to}{_alike(len(stands[rank]))}")
     order, axis, title, ranks = _group(span, layout)
     shown = sum(each in stands for each in ranks)

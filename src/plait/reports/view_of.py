@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
-from plait.errors import PlanError
-from plait.plans.file import PlanFile, plan_file_from_table
-from plait.plans.layout import Layout, Stage
+from plait.plans.file import PlanFile
+from plait.plans.layout import Layout
 from plait.plans.training import TrainingPlan
 from plait.reports.differences import stage_lines
 from plait.reports.figures import report_json
 from plait.reports.links import link_lines
+from plait.reports.plan_in import is_training, plan_in
 from plait.reports.stands import stood_for
 from plait.reports.view import Lost, Row, View
 from plait.timeline.causes import find_causes
@@ -35,14 +34,13 @@ def make_view(record: RunRecord, missing: Sequence[str] = (), why: Why | None = 
     `missing`: what it lacks, as the reader of its files says it. `why`: what a search for a better plan found; without
     it the plan's own reason is told.
     """
-    file, damage = plan_in(record)
-    layout = _layout(record) if file is None else file.plan.layout
-    why = why or Why()
+    file, layout, damage = plan_in(record)
+    why = why or Why(own_reason(file))
     predicted, measured = _with_spans(record.predicted), _with_spans(record.measured)
     rows = _rows(layout, [one for one in (predicted, measured) if one is not None])
     return View(
         title=_title(record, file, layout),
-        task=_task(record, file),
+        task="train" if is_training(record, file) else "generate",
         facts=tuple(_facts(record, file, layout, rows)),
         layout=layout,
         rows=rows,
@@ -53,20 +51,10 @@ def make_view(record: RunRecord, missing: Sequence[str] = (), why: Why | None = 
         links=link_lines(layout, predicted, measured, _fullness(record)),
         figures=report_json(record),
         plan=record.plan,
-        reasons=why.reasons or _own_reason(file),
+        reasons=why.reasons,
         lost=why.lost,
         missing=(*missing, *damage, *_absent(record, missing), *why.missing),
     )
-
-
-def plan_in(record: RunRecord) -> tuple[PlanFile | None, tuple[str, ...]]:
-    """The plan file in a record; None where it cannot be read, and why."""
-    if not record.plan.strip():
-        return None, ()
-    try:
-        return plan_file_from_table(tomllib.loads(record.plan), "the run's plan"), ()
-    except (PlanError, tomllib.TOMLDecodeError) as error:
-        return None, (f"The run's plan cannot be read, so that stages and ranks are those of its timelines: {error}.",)
 
 
 def _with_spans(timeline: Timeline | None) -> Timeline | None:
@@ -89,34 +77,14 @@ def _fullness(record: RunRecord) -> float:
     return (copies - 1) / (replicas - 1) if replicas > 1 else 1.0
 
 
-def _own_reason(file: PlanFile | None) -> tuple[str, ...]:
-    return (file.plan.reason,) if file is not None and file.plan.reason else ()
+def own_reason(file: PlanFile | None) -> tuple[str, ...]:
+    """What the plan itself says."""
+    if file is None:
+        return ()
+    return (file.plan.reason or "The split was asked for: nothing was searched.",)
 
 
-def _task(record: RunRecord, file: PlanFile | None) -> Literal["generate", "train"]:
-    trains = isinstance(file.plan, TrainingPlan) if file is not None else record.result.get("task") == "train"
-    return "train" if trains else "generate"
-
-
-# --- the layout, and the rows that are drawn of it ----------------------------------------------------------------
-
-
-def _layout(record: RunRecord) -> Layout:
-    """Of a record whose plan cannot be read: stages as they were summed up, else as the timelines have them."""
-    stages = [Stage(one.layers, one.ranks, one.dtype, one.weights or one.dtype) for one in record.stages]
-    if not stages:
-        ranks: dict[int, set[int]] = {}
-        for timeline in filter(None, (record.predicted, record.measured)):
-            for span in timeline.spans:
-                ranks.setdefault(span.action.stage, set()).add(span.rank)
-        stages = [
-            Stage((number, number + 1), tuple(sorted(ranks.get(number, {number}))))
-            for number in range(max(ranks, default=0) + 1)
-        ]
-    layout = Layout({}, tuple(stages))
-    positions = len(layout.positions)
-    each = len({rank for stage in stages for rank in stage.ranks}) // positions
-    return Layout({"pp": positions, **({"dp": each} if each > 1 else {})}, tuple(stages))
+# --- the rows that are drawn ---------------------------------------------------------------------------------------
 
 
 def _rows(layout: Layout, timelines: Sequence[Timeline]) -> tuple[Row, ...]:
@@ -138,11 +106,16 @@ def _rows(layout: Layout, timelines: Sequence[Timeline]) -> tuple[Row, ...]:
 
 
 def _label(position: int, stages: tuple[int, ...], rank: int, shown: int, stands: tuple[int, ...]) -> str:
-    """``stage 3``; with its rank where several are shown, and how many ranks it stands for."""
+    """``stage 3``; with its rank where several are shown, or the ranks that it stands for."""
     named = ", ".join(map(str, stages)) if len(stages) <= 4 else f"{stages[0]}, {stages[1]} … {stages[-1]}"
     label = f"stage{'s' if len(stages) > 1 else ''} {named}"
     if len(stands) > 1:
-        return f"{label}, rank {rank} of {len(stands)}"
+        whole = stands == tuple(range(stands[0], stands[-1] + 1))
+        return (
+            f"{label}, ranks {stands[0]} to {stands[-1]}"
+            if whole
+            else f"{label}, rank {rank} and {len(stands) - 1} more"
+        )
     return f"{label} rank {rank}" if shown > 1 or position != rank or len(stages) > 1 else label
 
 
@@ -168,7 +141,7 @@ def _title(record: RunRecord, file: PlanFile | None, layout: Layout) -> str:
 
 def _facts(record: RunRecord, file: PlanFile | None, layout: Layout, rows: Sequence[Row]) -> Iterator[tuple[str, str]]:
     """What the run was, in words; figures stand elsewhere."""
-    yield "task", "training" if _task(record, file) == "train" else "generation"
+    yield "task", "training" if is_training(record, file) else "generation"
     if file is not None:
         yield "model", file.plan.model
         yield from _of_plan(file)

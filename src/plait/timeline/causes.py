@@ -239,6 +239,14 @@ class _Causes:
         return (span.epoch, span.action, self._place.tensor_group(span.action.stage, span.rank)) if exchanged else None
 
 
+def across(layout: Layout, other: int, place: int) -> int:
+    """Who sends to, or receives from, the rank in `place` of a stage; -1 where there is no such stage or rank."""
+    if not 0 <= other < len(layout.stages):
+        return -1
+    ranks = layout.stages[other].ranks
+    return ranks[place] if place < len(ranks) else -1
+
+
 class _Places:
     """Where ranks stand in their stages, looked up once."""
 
@@ -247,8 +255,8 @@ class _Places:
         self._index = [{rank: at for at, rank in enumerate(stage.ranks)} for stage in layout.stages]
 
     def across(self, stage: int, other: int, rank: int) -> int:
-        """The rank of stage `other` that stands where `rank` does in `stage`."""
-        return self._layout.stages[other].ranks[self._index[stage][rank]]
+        """The rank of stage `other` that stands where `rank` does in `stage`; -1 where there is none."""
+        return across(self._layout, other, self._index[stage][rank])
 
     def within(self, stage: int, rank: int) -> int:
         """The rank's place in its tensor group."""

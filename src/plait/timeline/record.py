@@ -112,8 +112,8 @@ class _Version(msgspec.Struct, frozen=True):
     version: int
 
 
-class _Head(msgspec.Struct, frozen=True, kw_only=True):
-    """run.json."""
+class RunHead(msgspec.Struct, frozen=True, kw_only=True):
+    """run.json: what stands beside plan and timelines. `files`: the others that belong to the run."""
 
     format: str
     version: int
@@ -127,7 +127,7 @@ class _Head(msgspec.Struct, frozen=True, kw_only=True):
 def _write(record: RunRecord, place: Path) -> None:
     timelines = {_PREDICTED: record.predicted, _MEASURED: record.measured}
     present = {name: timeline for name, timeline in timelines.items() if timeline is not None}
-    head = _Head(
+    head = RunHead(
         format=FORMAT,
         version=FORMAT_VERSION,
         files=(_PLAN, *present),
@@ -181,9 +181,9 @@ def _move(fresh: Path, place: Path) -> None:
     shutil.rmtree(old, ignore_errors=True)
 
 
-def _read_head(place: Path) -> _Head:
+def _read_head(place: Path) -> RunHead:
     if not place.exists():
-        raise UsageError(f"no such run: {place}{_neighbours(place)}")
+        raise UsageError(f"no such run: {place}{neighbours(place)}")
     if not (place / _RUN).is_file():
         raise UsageError(
             f"{place} is not a run: it holds no {_RUN}; give the directory that `plait generate` or `plait train` named"
@@ -196,10 +196,10 @@ def _read_head(place: Path) -> _Head:
             f"{place} is a run of format version {version.version}, but this Plait reads version {FORMAT_VERSION}; "
             "read it with the Plait that wrote it, or run again"
         )
-    return _read(place / _RUN, _Head)
+    return _read(place / _RUN, RunHead)
 
 
-def _neighbours(place: Path) -> str:
+def neighbours(place: Path) -> str:
     """The runs beside a run that is not there, or the nearest of them."""
     runs: Sequence[str] = []
     if place.parent.is_dir():
