@@ -3,23 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from importlib import import_module
-from importlib.util import find_spec
 from types import MappingProxyType
 
 from plait.errors import SpecError, nearest
+from plait.lab import braid, data_parallel, layer_wise, many_users, pipeline, quiz, tensor_parallel
 from plait.lab.experiment import Experiment
 
-_ORDER = ("data_parallel", "tensor_parallel", "pipeline", "layer_wise", "many_users", "braid", "quiz")
+_ORDER = (data_parallel, tensor_parallel, pipeline, layer_wise, many_users, braid, quiz)
 
-
-def _found() -> Mapping[str, Experiment]:
-    homes = [f"plait.lab.{name}" for name in _ORDER]
-    made: list[Experiment] = [import_module(home).EXPERIMENT for home in homes if find_spec(home) is not None]
-    return MappingProxyType({one.name: one for one in made})
-
-
-EXPERIMENTS: Mapping[str, Experiment] = _found()
+EXPERIMENTS: Mapping[str, Experiment] = MappingProxyType({one.EXPERIMENT.name: one.EXPERIMENT for one in _ORDER})
 """By the name that is typed."""
 
 
