@@ -24,7 +24,7 @@ def decoding(source: str, rounds: int, stages: int = 4, forward_s: float = 1 * M
     """
     spans: list[Span] = []
     moment = 0.0
-    waited = [0.0] * stages
+    waited = [forward_s + hop_s] + [0.0] * (stages - 1)  # since its last send
     for number in range(rounds):
         for stage in range(stages):
             end = moment + forward_s
@@ -36,7 +36,7 @@ def decoding(source: str, rounds: int, stages: int = 4, forward_s: float = 1 * M
             moment = end + hop_s
             parts = (Part("wait", waited[to], end), Part("transfer", end, moment))
             spans.append(Span(0, parse_action(f"{number}:{to}{receive}0"), to, waited[to], moment, 0, parts))
-            waited[to] = moment + forward_s
+            waited[to] = moment + forward_s + hop_s
     return Timeline(source, tuple(sorted(spans, key=lambda span: (span.start_s, span.end_s))))
 
 

@@ -11,6 +11,7 @@ plait.MOST_RECTANGLES = 4000; // Bokeh paints about 250 in a millisecond
 plait.MOST_LETTERS = 260;
 plait.LEAST_CELL_PIXELS = 3;
 plait.LEAST_HEIGHT = 0.25; // of a band: a message of a microsecond is to be seen
+plait.ALIKE = 0.12; // shares of neighbours that are drawn as one
 plait.WAIT_HEIGHT = 0.2; // a wait is a thin line at the bottom
 
 plait.makeSink = function () {
@@ -27,7 +28,7 @@ plait.collect = function (timelines, geometry, codes, view, onlyPath) {
   let cell = 2 ** Math.ceil(Math.log2(plait.LEAST_CELL_PIXELS / scale));
   for (let turn = 0; turn < 40; turn++, cell *= 2) {
     const sink = plait.makeSink();
-    if (plait.fill(sink, timelines, geometry, codes, { ...view, scale, cell }, onlyPath)) {
+    if (plait.fill(sink, timelines, geometry, codes, { ...view, scale, cell, onlyPath })) {
       sink.cell = cell;
       return sink;
     }
@@ -35,7 +36,7 @@ plait.collect = function (timelines, geometry, codes, view, onlyPath) {
   throw new Error("the picture has more rows than can be drawn");
 };
 
-plait.fill = function (sink, timelines, geometry, codes, view, onlyPath) {
+plait.fill = function (sink, timelines, geometry, codes, view) {
   const height = geometry.row_height;
   const rows = (timelines[0].first.length - 1) / geometry.bands.length;
   const firstRow = Math.max(0, Math.floor(view.low / height));
@@ -46,7 +47,7 @@ plait.fill = function (sink, timelines, geometry, codes, view, onlyPath) {
         const top = row * height + line;
         const [upper, lower] = geometry.bands[band];
         const place = { band, index: row * geometry.bands.length + band, top: top + upper, bottom: top + lower };
-        plait.fillBand(sink, timelines[line], codes, place, view, onlyPath, line);
+        plait.fillBand(sink, timelines[line], codes, place, view, line);
         if (sink.count > plait.MOST_RECTANGLES) return false;
       }
     }
@@ -54,12 +55,12 @@ plait.fill = function (sink, timelines, geometry, codes, view, onlyPath) {
   return true;
 };
 
-plait.fillBand = function (sink, timeline, codes, place, view, onlyPath, line) {
+plait.fillBand = function (sink, timeline, codes, place, view, line) {
   const { start, length, first, reach, sort, onPath } = timeline;
   const end = first[place.index + 1];
   const cells = plait.makeCells(sink, codes, place, view);
   for (let i = plait.firstAbove(reach, first[place.index], end, view.start); i < end && start[i] < view.end; i++) {
-    if (onlyPath && !onPath[i]) continue;
+    if (view.onlyPath && !onPath[i]) continue;
     if (start[i] + length[i] < view.start) continue;
     if (length[i] < view.cell) {
       plait.addSmall(cells, timeline, codes, i);
@@ -78,7 +79,7 @@ plait.addSmall = function (cells, timeline, codes, i) {
   const own = Math.max(0, length[i] - transfer[i] - wait[i]);
   cells.small(sort[i], start[i], start[i] + length[i], own);
   if (transfer[i] > 0) cells.small(codes.exchange, start[i], start[i] + length[i], transfer[i]);
-  if (wait[i] > 0) cells.small(codes.wait, start[i], start[i] + length[i], wait[i]);
+  if (wait[i] > 0 && !cells.onlyPath) cells.small(codes.wait, start[i], start[i] + length[i], wait[i]);
 };
 
 // A wider one: what it does itself, and between that its other parts.
@@ -89,6 +90,7 @@ plait.addWide = function (cells, timeline, codes, i, view) {
     plait.addSmall(cells, timeline, codes, i); // the parts are not in the page, their sums are
     return;
   }
+  const nothing = length[i] * 1e-6; // parts are of single precision
   let reached = from;
   for (let k = parts[i]; k < parts[i + 1]; k++) {
     const begin = from + pieces.start[k], finish = begin + pieces.length[k];
@@ -97,61 +99,78 @@ plait.addWide = function (cells, timeline, codes, i, view) {
       continue;
     }
     if (begin > view.end) break;
-    cells.add(sort[i], reached, begin);
-    cells.add(pieces.code[k] === 2 ? codes.wait : codes.exchange, begin, finish);
+    if (begin - reached > nothing) cells.add(sort[i], reached, begin);
+    const waits = pieces.code[k] === 2;
+    if (!(waits && view.onlyPath)) cells.add(waits ? codes.wait : codes.exchange, begin, finish);
     reached = Math.max(reached, finish);
   }
-  cells.add(sort[i], reached, to);
+  if (to - reached > nothing) cells.add(sort[i], reached, to);
 };
 
 // What is put into one band. `add`: a stretch; `small`: so many seconds of something between two moments.
 plait.makeCells = function (sink, codes, place, view) {
-  const seconds = new Float64Array(codes.count);
-  const gap = 0.9 / view.scale, least = 0.8 / view.scale, tall = place.bottom - place.top;
-  let open = NaN, from = 0, to = 0;
+  const tall = place.bottom - place.top, gap = 0.9 / view.scale, least = 0.8 / view.scale;
+  let cell = plait.emptyBlock(codes.count), block = plait.emptyBlock(codes.count), open = NaN;
 
-  function emit(code, left, right, top, bottom) {
+  function emit(code, left, right, high, bottom = place.bottom) {
     const at = sink.count++;
     if (at >= sink.left.length) return;
     sink.left[at] = left;
     sink.right[at] = right;
-    sink.top[at] = top;
+    sink.top[at] = bottom - high;
     sink.bottom[at] = bottom;
     sink.sort[at] = code;
   }
 
-  function flush() {
+  // A cell that looks like the ones before it is put to them.
+  function close() {
     if (Number.isNaN(open)) return;
-    const right = Math.max(to, from + least), width = right - from;
-    const waits = seconds[codes.wait] > 0;
+    open = NaN;
+    if (block.used && cell.from - block.to < view.cell && plait.alike(block, cell)) {
+      block.to = Math.max(block.to, cell.to);
+      for (let code = 0; code < codes.count; code++) block.seconds[code] += cell.seconds[code];
+    } else {
+      emitBlock();
+      [block, cell] = [cell, block];
+    }
+    cell.used = false;
+    cell.seconds.fill(0);
+  }
+
+  function emitBlock() {
+    if (!block.used) return;
+    const { seconds, from } = block, right = Math.max(block.to, from + least), waits = seconds[codes.wait] > 0;
     seconds[codes.wait] = 0;
-    let total = 0;
-    for (let code = 0; code < codes.count; code++) total += seconds[code];
-    const share = Math.min(1, Math.max(total / width, plait.LEAST_HEIGHT));
+    const total = seconds.reduce((sum, each) => sum + each, 0);
+    const share = Math.min(1, Math.max(total / (right - from), plait.LEAST_HEIGHT));
+    if (waits) emit(codes.wait, from, right, plait.WAIT_HEIGHT * tall);
+    else if (total === 0) emit(block.last, from, right, plait.LEAST_HEIGHT * tall);
     let bottom = place.bottom;
-    if (waits) emit(codes.wait, from, right, bottom - plait.WAIT_HEIGHT * tall, bottom);
-    for (let code = 0; code < codes.count && total > 0; code++) {
+    for (let code = 0; code < codes.count; code++) {
       if (seconds[code] <= 0) continue;
       const high = (seconds[code] / total) * share * tall;
-      emit(code, from, right, bottom - high, bottom);
+      emit(code, from, right, high, bottom);
       bottom -= high;
-      seconds[code] = 0;
     }
-    if (total === 0 && !waits) emit(place.last, from, right, bottom - plait.LEAST_HEIGHT * tall, bottom);
-    open = NaN;
+    block.used = false;
+    seconds.fill(0);
+  }
+
+  function flush() {
+    close();
+    emitBlock();
   }
 
   function small(code, begin, finish, amount) {
-    const cell = Math.floor(begin / view.cell);
-    if (cell !== open) {
-      flush();
-      open = cell;
-      from = begin;
-      to = finish;
+    const number = Math.floor(begin / view.cell);
+    if (number !== open) {
+      close();
+      open = number;
+      Object.assign(cell, { used: true, from: begin, to: finish });
     }
-    to = Math.max(to, finish);
-    place.last = code;
-    seconds[code] += amount;
+    cell.to = Math.max(cell.to, finish);
+    cell.last = code;
+    cell.seconds[code] += amount;
   }
 
   function add(code, begin, finish) {
@@ -162,11 +181,23 @@ plait.makeCells = function (sink, codes, place, view) {
       return;
     }
     flush();
-    const high = code === codes.wait ? plait.WAIT_HEIGHT * tall : tall;
-    emit(code, begin, finish - Math.min(gap, 0.15 * width), place.bottom - high, place.bottom);
+    emit(code, begin, finish - Math.min(gap, 0.15 * width), code === codes.wait ? plait.WAIT_HEIGHT * tall : tall);
   }
 
-  return { add, small, flush };
+  return { add, small, flush, onlyPath: view.onlyPath };
+};
+
+plait.emptyBlock = (count) => ({ used: false, from: 0, to: 0, last: 0, seconds: new Float64Array(count) });
+
+// True where both have the same things, in nearly the same shares; a cell's idle time is that before it.
+plait.alike = function (block, cell) {
+  const before = block.to - block.from, after = cell.to - block.to;
+  if (!(before > 0 && after > 0)) return false;
+  for (let code = 0; code < block.seconds.length; code++) {
+    const one = block.seconds[code], other = cell.seconds[code];
+    if (one > 0 !== other > 0 || Math.abs(one / before - other / after) > plait.ALIKE) return false;
+  }
+  return true;
 };
 
 // What lies at a moment of a line's band: one span, or all that begin or end in the cell around it. Null: nothing.

@@ -57,6 +57,13 @@ plait.makeMemory = async function (data, picture, target, choice) {
     plot.y_range.setv({ start: 0, end: top * 1.08 });
   }
 
+  // Under the timeline, moment under moment.
+  const align = () => {
+    plot.min_border_left = Math.round(picture.view.frame.bbox.left);
+  };
+  picture.plot.properties.inner_width.change.connect(align);
+  align();
+
   function dress(theme) {
     named("memory-predicted-glyphs").glyph.line_color = { value: theme.dim };
     named("memory-measured-glyphs").glyph.line_color = { value: theme.accent };

@@ -1,6 +1,8 @@
 // The timeline: what Bokeh is given to draw, and how the window over it moves.
 "use strict";
 
+plait.MOST_CORNERS = 800;
+
 plait.makePicture = async function (data, timelines, target) {
   const views = await Bokeh.embed.embed_item(data.items.timeline, target);
   const view = views.roots[0], plot = view.model, document_ = plot.document;
@@ -50,6 +52,7 @@ plait.makePicture = async function (data, timelines, target) {
     const out = { x: [], y: [], text: [], sort: [] };
     if (geometry.line_pixels < 14) return out;
     let least = 14, chosen = sink.labelled;
+    if (state.path) chosen = chosen.filter(([line, i]) => timelines[line].onPath[i]);
     while (chosen.length > plait.MOST_LETTERS) {
       least *= 1.5;
       chosen = chosen.filter(([line, i]) => timelines[line].length[i] * scale >= least);
@@ -71,28 +74,36 @@ plait.makePicture = async function (data, timelines, target) {
   function drawPath(seen) {
     const sink = plait.collect(timelines, geometry, codes, seen, true);
     source.critical.data = columns(sink);
-    const x = [], y = [], step = (seen.end - seen.start) / seen.pixels / 2;
+    source.path.data = pathLine(seen);
+  }
+
+  // Where the line would have more corners than can be followed, there is none.
+  function pathLine(seen) {
+    const x = [], y = [];
     timelines.forEach((timeline, line) => {
-      let last = -Infinity, height = NaN;
+      let before = -Infinity;
       for (const i of timeline.critical) {
-        const from = timeline.start[i], to = from + timeline.length[i], middle = heightOf(timeline, line, i);
-        if (to < seen.start || from > seen.end || (to < last + step && middle === height)) continue;
+        const to = timeline.start[i] + timeline.length[i];
+        const from = Math.max(timeline.start[i], Math.min(to, before)); // until then it waited
+        before = to;
+        if (to < seen.start) continue;
+        if (from > seen.end || x.length > plait.MOST_CORNERS) break;
+        const middle = heightOf(timeline, line, i, 0.9);
         x.push(from, to);
         y.push(middle, middle);
-        [last, height] = [to, middle];
       }
       x.push(NaN);
       y.push(NaN);
     });
-    source.path.data = { x, y };
+    return x.length > plait.MOST_CORNERS ? { x: [], y: [] } : { x, y };
   }
 
   const bands = geometry.bands.length;
   const bandOf = (timeline, i) => plait.firstAbove(timeline.first, 0, timeline.first.length, i) - 1;
   const rowOf = (timeline, i) => Math.floor(bandOf(timeline, i) / bands);
-  function heightOf(timeline, line, i) {
+  function heightOf(timeline, line, i, share = 0.5) {
     const [top, bottom] = geometry.bands[bandOf(timeline, i) % bands];
-    return rowOf(timeline, i) * geometry.row_height + line + (top + bottom) / 2;
+    return rowOf(timeline, i) * geometry.row_height + line + top + (bottom - top) * share;
   }
 
   function moveTo(start, end) {
@@ -130,7 +141,6 @@ plait.makePicture = async function (data, timelines, target) {
   function togglePath(on) {
     state.path = on;
     glyph.drawn.fill_alpha = { value: on ? 0.22 : 1 };
-    glyph.letters.text_alpha = { value: on ? 0.35 : 1 };
     if (!on) {
       source.critical.data = { left: [], right: [], top: [], bottom: [], sort: [] };
       source.path.data = { x: [], y: [] };

@@ -23,7 +23,7 @@ plait.listed = (numbers) =>
 plait.rankFacts = function (ranks, rows, rank) {
   const position = ranks.positions[ranks.position[rank]];
   const facts = [["rank", String(rank)]];
-  for (const [axis, place] of Object.entries(ranks.axes)) facts.push([axis, `${place[rank]} of ${ranks.sizes[axis]}`]);
+  for (const [axis, place] of Object.entries(ranks.axes)) facts.push([axis, `${place[rank]} (of 0 to ${ranks.sizes[axis] - 1})`]);
   if (position) {
     facts.push([position.stages.length > 1 ? "stages" : "stage", position.stages.join(", ")]);
     facts.push(["layers", position.layers.map(([first, end]) => (end - first > 1 ? `${first} to ${end - 1}` : String(first))).join("; ")]);

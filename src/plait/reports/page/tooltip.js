@@ -11,7 +11,7 @@ plait.describeOne = function (data, timelines, line, i) {
   const lines = [
     `${plait.notation(words, timeline, i)}  ${words.kinds[timeline.kind[i]][1]}`,
     `rank ${row.rank}, ${timeline.source}`,
-    `begins ${plait.seconds(timeline.start[i])}, lasts ${plait.seconds(timeline.length[i])}`,
+    `begins at ${plait.moment(timeline.start[i])}, lasts ${plait.seconds(timeline.length[i])}`,
   ];
   const inside = [];
   if (timeline.transfer[i] > 0) inside.push(`exchanges ${plait.seconds(timeline.transfer[i])}`);
@@ -29,7 +29,7 @@ plait.describeCause = function (data, timeline, i) {
   const why = data.words.whys[timeline.why[i]], cause = timeline.cause[i];
   if (why === "start" || cause === -1) return "";
   const reason = {
-    order: "waited for its rank, until the end of",
+    order: "waited for the end of",
     message: "waited for the message of",
     exchange: "waited for its group, and that for",
   }[why];
@@ -54,7 +54,7 @@ plait.describeMany = function (data, timelines, { line, row, band, spans, from, 
   const busy = to > from ? Math.min(1, own_s / (to - from)) : 0;
   const lines = [
     `${plait.counted(spans.length, "action")}, ${plait.seconds(to - from)}, ${(busy * 100).toFixed(0)} % ${band ? "talking" : "computing"}`,
-    `rank ${data.rows[row].rank}, ${timelines[line].source}, from ${plait.seconds(from)} on`,
+    `rank ${data.rows[row].rank}, ${timelines[line].source}, from ${plait.moment(from)} on`,
   ];
   if (bytes > 0) lines.push(`send ${plait.bytes(bytes)}`);
   return lines;

@@ -14,6 +14,9 @@ plait.seconds = function (duration) {
   return "";
 };
 
+// A moment of the run, to the microsecond.
+plait.moment = (at) => (Math.abs(at) < 1 ? `${(at * 1e3).toFixed(3)} ms` : `${at.toFixed(6)} s`);
+
 plait.bytes = function (count) {
   const units = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
   let size = count;

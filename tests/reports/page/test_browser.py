@@ -1,0 +1,233 @@
+"""The page in a real browser: 20,000 spans, 3,072 ranks, narrow and wide, by hand and by keys."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from plait.plans.notation import parse_action
+from plait.reports.page import write_page
+from plait.timeline.span import Span
+from plait.timeline.timeline import Timeline
+
+from .conftest import Open
+from .views import layout, long_view, view_of, wide_view
+
+MOST_RECTANGLES, MOST_LETTERS = 4000, 260
+STATE = "({ ...plait.picture.state, start: plait.picture.plot.x_range.start, end: plait.picture.plot.x_range.end })"
+
+
+@pytest.fixture(scope="module")
+def long_page(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """833 rounds of 4 stages, forwards of 1 ms predicted and 1.2 ms measured, hops of 0.1 ms."""
+    path = tmp_path_factory.mktemp("page") / "long.html"
+    write_page(long_view(20_000), path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def wide_page(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("page") / "wide.html"
+    write_page(wide_view(), path)
+    return path
+
+
+def test_zooming_in_20_000_spans_draws_few_of_them_and_pointing_names_them(show: Open, long_page: Path) -> None:
+    with show(long_page) as page:
+        assert page.evaluate("plait.timelines.map(one => one.start.length)") == [9996, 9996]
+        counts = []
+        for factor in [1] + [0.5] * 9:
+            before = page.evaluate(STATE)
+            page.evaluate(f"plait.picture.zoom({factor}, 2.2)")
+            state = page.evaluate(STATE)
+            assert state["draws"] - before["draws"] == (factor != 1)
+            counts.append(state["rectangles"])
+        assert max(counts) <= MOST_RECTANGLES
+        assert 20 < counts[-1] < 200
+        # 4.4 ms a round: 2F0 of round 500 begins at 500 × 4.4 + 2 × 1.1 = 2202.2 ms
+        place = page.evaluate(
+            "(() => { const one = plait.timelines[0]; const i = one.start.findIndex((start, at) => "
+            "plait.notation(plait.data.words, one, at) === '500:2F0'); return plait.picture.placeOf(0, i); })()"
+        )
+        page.mouse.move(place["x"], place["y"])
+        lines = page.locator("#tooltip > *").all_inner_texts()
+        assert lines == [
+            "500:2F0 forward",
+            "rank 2, predicted",
+            "begins at 2.202200 s, lasts 1 ms",
+            "of that exchanges 100 µs",
+            "sends 64 B",
+            "waited for the end of 500:2RF0 on rank 2",
+            "measured 1.2 ms (measured +20 %)",
+        ]
+
+
+def test_pointing_at_what_is_put_together_sums_it_up(show: Open, long_page: Path) -> None:
+    with show(long_page) as page:
+        box = page.locator("#picture").bounding_box()
+        assert box is not None
+        page.mouse.move(box["x"] + box["width"] / 2, box["y"] + 10)
+        first, second = page.locator("#tooltip > *").all_inner_texts()[:2]
+        actions, length, busy = first.split(", ")
+        # one forward of 0.9 ms (and an exchange) every 4.4 ms
+        count = int(actions.removesuffix(" actions"))
+        assert 2 <= count <= 40
+        expected_ms = 4.4 * (count - 1) + 1
+        assert float(length.removesuffix(" ms")) == pytest.approx(expected_ms, rel=0.01)
+        assert int(busy.removesuffix(" % computing")) == pytest.approx(100 * 0.9 * count / expected_ms, abs=1)
+        assert second.startswith("rank 0, predicted, from ")
+
+
+def test_the_wheel_zooms_where_the_pointer_is_and_dragging_moves(show: Open, long_page: Path) -> None:
+    with show(long_page) as page:
+        whole = page.evaluate(STATE)
+        box = page.locator("#picture").bounding_box()
+        assert box is not None
+        x, y = box["x"] + box["width"] * 0.75, box["y"] + 60
+        page.mouse.move(x, y)
+        for _ in range(4):
+            page.mouse.wheel(0, -120)
+        page.wait_for_function(f"plait.picture.plot.x_range.end < {whole['end'] * 0.95}")
+        near = page.evaluate(STATE)
+        assert near["end"] - near["start"] < 0.8 * (whole["end"] - whole["start"])
+        assert near["start"] - whole["start"] > whole["end"] - near["end"]
+        page.mouse.down()
+        page.mouse.move(x - 200, y, steps=3)
+        page.mouse.up()
+        page.wait_for_function(f"plait.picture.plot.x_range.start > {near['start']} + 1e-6")
+        assert page.evaluate(STATE)["rectangles"] <= MOST_RECTANGLES
+
+
+def test_all_of_it_by_keys(show: Open, long_page: Path) -> None:
+    with show(long_page) as page:
+        focused = []
+        for _ in range(14):
+            page.keyboard.press("Tab")
+            focused.append(page.evaluate("document.activeElement.id || document.activeElement.textContent.trim()"))
+        assert focused[:3] == ["To the tables", "−", "+"]
+        assert "picture" in focused
+        page.locator("#picture").focus()
+        assert page.evaluate("getComputedStyle(document.activeElement).outlineStyle") == "solid"
+        whole = page.evaluate(STATE)
+        page.keyboard.press("+")
+        page.keyboard.press("+")
+        near = page.evaluate(STATE)
+        assert near["end"] - near["start"] == pytest.approx((whole["end"] - whole["start"]) / 4)
+        page.keyboard.press("ArrowRight")
+        moved = page.evaluate(STATE)
+        assert moved["start"] - near["start"] == pytest.approx(0.2 * (near["end"] - near["start"]))
+        page.keyboard.press("ArrowLeft")
+        assert page.evaluate(STATE)["start"] == pytest.approx(near["start"])
+        page.keyboard.press("0")
+        assert page.evaluate(STATE)["end"] == pytest.approx(whole["end"])
+        page.keyboard.press("]")
+        assert page.locator("#said").inner_text().startswith("0:0F0 forward. rank 0, predicted. begins at 0.000 ms")
+        page.keyboard.press("]")
+        page.keyboard.press("]")
+        page.keyboard.press("[")
+        assert page.locator("#said").inner_text().startswith("1:0F0 forward. rank 0, predicted. begins at 4.400 ms")
+        seen = page.evaluate(STATE)
+        assert seen["start"] <= 0.0044 <= seen["end"]
+        page.keyboard.press("?")
+        assert page.locator("#keys table").is_visible()
+
+
+def test_the_critical_path_comes_and_goes(show: Open, long_page: Path) -> None:
+    with show(long_page) as page:
+        button = page.locator("#path-button")
+        assert button.get_attribute("aria-pressed") == "false"
+        page.keyboard.press("c")
+        assert button.get_attribute("aria-pressed") == "true"
+        # one user: forwards, sends and receives follow each other to the end, on all stages
+        path = page.evaluate(
+            "plait.timelines.map(one => [one.critical.length, Math.max(...one.critical), "
+            "[...one.critical].reduce((sum, i) => sum + one.length[i] * (plait.isTalk(one, i) ? 0 : 1), 0)])"
+        )
+        assert path[0][2] == pytest.approx(833 * 4 * 1e-3)
+        assert path[1][2] == pytest.approx(833 * 4 * 1.2e-3)
+        assert "Critical path, measured: 9,996 actions, 3.6 s computing" in page.locator("#path-words").inner_text()
+        page.evaluate("plait.picture.zoom(0.002, 1)")
+        named = "plait.picture.plot.document.get_model_by_name"
+        assert page.evaluate(f"{named}('path').data.x.length") > 10
+        assert 0 < page.evaluate(f"{named}('critical').data.left.length") <= MOST_RECTANGLES
+        assert page.evaluate(f"{named}('drawn-glyphs').glyph.fill_alpha.value") < 0.5
+        button.click()
+        assert button.get_attribute("aria-pressed") == "false"
+        assert page.evaluate(f"{named}('critical').data.left.length") == 0
+        assert page.evaluate(f"{named}('drawn-glyphs').glyph.fill_alpha.value") == 1
+
+
+@pytest.mark.parametrize("width", [390, 1280])
+@pytest.mark.parametrize("which", ["long_page", "wide_page"])
+def test_nothing_is_wider_than_the_window(show: Open, which: str, width: int, request: pytest.FixtureRequest) -> None:
+    with show(request.getfixturevalue(which), width) as page:
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+        sizes = page.evaluate(
+            "[...document.querySelectorAll('main p, main td, main th, button, dd, li')]"
+            ".map(one => parseFloat(getComputedStyle(one).fontSize))"
+        )
+        assert min(sizes) >= 12
+        box = page.locator("#picture canvas").first.bounding_box()
+        assert box is not None
+        assert box["width"] > 0.9 * (width - 60)
+        assert page.evaluate("plait.picture.view.frame.bbox.width") > 0.7 * width - 60
+
+
+def test_any_of_3_072_ranks_on_demand(show: Open, wide_page: Path) -> None:
+    with show(wide_page) as page:
+        page.fill("#rank", "1234")
+        page.keyboard.press("Enter")
+        facts = dict(
+            page.evaluate(
+                "[...document.querySelectorAll('#rank-facts dl > div')]"
+                ".map(one => [...one.children].map(each => each.innerText))"
+            )
+        )
+        # 192 ranks a position: 1234 = 6 × 192 + 10 × 8 + 2
+        assert facts == {
+            "rank": "1234",
+            "dp": "10 (of 0 to 23)",
+            "pp": "6 (of 0 to 15)",
+            "tp": "2 (of 0 to 7)",
+            "stage": "6",
+            "layers": "12 to 13",
+            "device": "cuda",
+            "host": "box144",
+            "dp group": "1154, 1162, 1170, 1178, 1186, 1194, 1202, 1210, 1218, 1226 … 1338 (24)",
+            "pp group": "82, 274, 466, 658, 850, 1042, 1234, 1426, 1618, 1810 … 2962 (16)",
+            "tp group": ", ".join(map(str, range(1232, 1240))),
+            "drawn as": "rank 1152, which stands for 192 ranks",
+        }
+        assert page.evaluate("plait.picture.state.row") == 6
+        assert page.evaluate("plait.picture.plot.document.get_model_by_name('row').visible")
+        page.fill("#rank", "3072")
+        page.keyboard.press("Enter")
+        assert page.locator("#rank-facts").inner_text() == "There is no rank 3072: the ranks are 0 to 3071."
+        assert page.locator("#rank").get_attribute("aria-invalid") == "true"
+        assert not page.evaluate("plait.picture.plot.document.get_model_by_name('row').visible")
+
+
+def test_names_are_text_and_a_page_without_a_timeline_says_so(show: Open, tmp_path: Path) -> None:
+    evil = "</script><script>window.owned = 1</script><img src=x onerror='window.owned = 2'>"
+    span = Span(0, parse_action("0:0F0"), 0, 0.0, 1.0)
+    view = view_of(layout(1), Timeline("predicted", (span,)), None, evil)
+    rows = tuple(row._replace(label=evil) for row in view.rows)
+    for number, one in enumerate((view, view_of(layout(1), None, None, evil))):
+        path = tmp_path / f"{number}.html"
+        write_page(type(view)(evil, "train", ((evil, evil),), one.layout, rows, one.predicted, None, plan=evil), path)
+        with show(path) as page:
+            assert page.evaluate("window.owned") is None
+            assert page.locator("h1").inner_text() == evil
+            assert page.locator("#picture").count() == 1 - number
+    assert "There is no timeline to draw." in path.read_text()
+
+
+def test_dark_and_light_are_dressed_alike(show: Open, wide_page: Path) -> None:
+    colours = {}
+    for scheme in ("light", "dark"):
+        with show(wide_page, color_scheme=scheme) as page:
+            colours[scheme] = page.evaluate(
+                "[getComputedStyle(document.body).backgroundColor, plait.picture.plot.left[0].major_label_text_color]"
+            )
+    assert colours == {"light": ["rgb(255, 255, 255)", "#5a6169"], "dark": ["rgb(20, 23, 26)", "#a4abb3"]}
