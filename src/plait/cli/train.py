@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from plait.cli.emulate import EMULATE_HELP, require_no_launcher
 from plait.cli.output import RUN_EXIT, verb, words
 from plait.comm.launcher import Environment, environment
 
@@ -58,10 +59,12 @@ def train(
     threads: Annotated[int | None, typer.Option(min=1, help="Threads of each rank.")] = None,
     check_every: Annotated[int, typer.Option(min=0, help="Steps between comparisons of replicas; 0 never.")] = 10,
     timeline: Annotated[str | None, typer.Option(help=_TIMELINE_HELP)] = None,
+    emulate: Annotated[str | None, typer.Option(help=EMULATE_HELP)] = None,
     run: Annotated[Path | None, typer.Option(help="Where to keep the run's record.")] = None,
     json: Annotated[bool, typer.Option("--json", help="One JSON object a step instead of text.")] = False,
 ) -> None:
     """Train a model on a text, split over data, pipeline and tensor ranks, and show where each step's time went."""
+    from plait.spec.emulation import parse_emulation
     from plait.trainer.train_options import TrainOptions, parse_steps
 
     options = TrainOptions(
@@ -91,8 +94,10 @@ def train(
         steps=steps,
         check_every=check_every,
         timeline=None if timeline is None else parse_steps(timeline),
+        emulate=None if emulate is None else parse_emulation(emulate),
     )
     here = environment()
+    require_no_launcher(here, emulate)
     if here is not None and here.rank > 0:
         _follow(here, model, data or [], options)
         return

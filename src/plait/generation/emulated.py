@@ -2,28 +2,26 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from plait.costs.emulated import BASE, EmulatedCosts, FramedTimes
 from plait.costs.framed import crosses
 from plait.costs.measured import Kernel
 from plait.costs.protocol import Costs
 from plait.generation.launch import ProcessRanks
 from plait.generation.planning import measured_costs
-from plait.plans.file import dump_plan
 from plait.plans.layout import Layout
 from plait.plans.plan import Plan
 from plait.prober.calibrate import Say
 from plait.prober.emulated import own_link, require_possible
 from plait.prober.exchanges import measure_framed_exchanges
-from plait.spec.emulation import EmulatedLinks, Emulation, host_names
+from plait.ranks.emulated_hosts import on_emulated_hosts
+from plait.spec.emulation import EmulatedLinks, Emulation
 from plait.spec.model import ModelSpec
 from plait.timeline.record import RunRecord
 from plait.weights.index import WeightsIndex
 
 
 class EmulatedHosts:
-    """What such links change of a generation: how ranks are started, what a plan costs, what hosts are called."""
+    """What such links change of a generation: how ranks are started, what a plan costs, what its record says."""
 
     def __init__(self, links: EmulatedLinks, say: Say) -> None:
         """Errors: SpecError where this machine is slower than the links."""
@@ -41,22 +39,8 @@ class EmulatedHosts:
         return EmulatedCosts(spec, inside, emulation, {kernel: _framed_times(layout, kernel) for kernel in kernels})
 
     def record(self, record: RunRecord, plan: Plan) -> RunRecord:
-        """The record of a run of the plan, with every rank on its emulated host. All hosts have one clock."""
-        emulation, wire = self._among(plan), self._links.wire
-        names = host_names(emulation)
-        stages = tuple(replace(stage, host=names[stage.ranks[0]]) for stage in plan.layout.stages)
-        told = {
-            "hosts": list(emulation.hosts),
-            "latency_s": wire.latency_s,
-            "bandwidth_bytes_per_s": wire.bandwidth,
-        }
-        return replace(
-            record,
-            plan=dump_plan(replace(plan, layout=replace(plan.layout, stages=stages))),
-            predicted=record.predicted and replace(record.predicted, hosts=names),
-            measured=record.measured and replace(record.measured, hosts=names),
-            result={**record.result, "emulated": told},
-        )
+        """What is kept of a run of the plan."""
+        return on_emulated_hosts(record, self._among(plan))
 
     def _among(self, plan: Plan) -> Emulation:
         return self._links.among(plan.layout.ranks)

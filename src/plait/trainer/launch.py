@@ -10,6 +10,7 @@ from typing import IO
 from plait.plans.layout import Layout
 from plait.ranks.listener import Listener, rank_name
 from plait.ranks.processes import RankProcesses
+from plait.spec.emulation import Emulation
 from plait.trainer.data import Ids
 from plait.trainer.protocol import Finished, Setup, ToFront, ToRank, Work
 
@@ -20,7 +21,9 @@ Hear = Callable[[ToFront], None]
 class TrainRanks(RankProcesses[ToRank, ToFront]):
     """The ranks of `layout`; they read the ids from an open file that has no name."""
 
-    def __init__(self, layout: Layout, work: Work, ids: Ids, *, layer_wise: bool) -> None:
+    def __init__(
+        self, layout: Layout, work: Work, ids: Ids, *, layer_wise: bool, emulation: Emulation | None = None
+    ) -> None:
         with tempfile.TemporaryFile(prefix="plait") as file:
             _write(ids, file)
 
@@ -34,6 +37,7 @@ class TrainRanks(RankProcesses[ToRank, ToFront]):
                 setup,
                 beside=layout.tp if layer_wise else layout.ranks,
                 descriptors=(file.fileno(),),
+                emulation=emulation,
             )
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from plait.plans.file import dump_any_plan
+from plait.ranks.emulated_hosts import on_emulated_hosts
 from plait.timeline.memory import joined, shifted
 from plait.timeline.record import RunRecord, StageSummary
 from plait.timeline.span import Part, Span
@@ -46,7 +47,7 @@ def run_record(following: Following) -> RunRecord:
         "kept_steps": sorted(kept),
         "note": prediction.note,
     }
-    return RunRecord(
+    record = RunRecord(
         dump_any_plan(prepared.plan, prepared.cluster),
         tuple(_stages(following)),
         model,
@@ -55,6 +56,7 @@ def run_record(following: Following) -> RunRecord:
         _joined(kept),
         result,
     )
+    return record if following.emulation is None else on_emulated_hosts(record, following.emulation)
 
 
 def _stages(following: Following) -> Iterable[StageSummary]:

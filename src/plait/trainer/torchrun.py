@@ -29,6 +29,7 @@ from plait.ranks.grace import grace
 from plait.ranks.listener import raise_first, rank_name
 from plait.ranks.runs import reserved_run
 from plait.ranks.sampled import sampled
+from plait.spec.emulation import NOT_UNDER_A_LAUNCHER
 from plait.timeline.clock import Exchange, offset_from_exchanges
 from plait.timeline.timeline import Clock
 from plait.trainer.process import run_rank
@@ -116,6 +117,8 @@ def lead(
 def _prepare(
     here: Environment, model: str | None, data: Sequence[Path], options: TrainOptions, watch: TrainWatch
 ) -> Prepared:
+    if options.emulate is not None:
+        raise PlanError(NOT_UNDER_A_LAUNCHER)
     # ranks are numbered host by host
     started = Started(usable_cores(), here.size, here.local_size, here.rank - here.local_rank)
     prepared = prepare(model, data, options, watch, started)

@@ -10,8 +10,10 @@ from pathlib import Path
 from plait.plans.layout import Layout
 from plait.prober.host import usable_cores
 from plait.ranks.runs import reserved_run
+from plait.spec.emulation import Emulation
 from plait.timeline.record import RunRecord
 from plait.timeline.timeline import Clock
+from plait.trainer.emulated import emulation_of
 from plait.trainer.launch import TrainRanks, follow
 from plait.trainer.predicted_memory import with_step_memory
 from plait.trainer.protocol import Finished, Ready, Stalled, StepDone, ToFront
@@ -50,10 +52,12 @@ def train(
     options, watch = options or TrainOptions(), watch or Unwatched()
     with reserved_run(run) as place:
         prepared = prepare(model, paths_of(data), options, watch, Started(cores_here()))
-        require_this_host(prepared.plan)
-        prediction = predict(prepared.plan, prepared.beginning.spec, prepared.cluster, options.buckets, watch.say)
+        plan, spec = prepared.plan, prepared.beginning.spec
+        require_this_host(plan)
+        emulation = emulation_of(options.emulate, plan.layout.ranks, watch.say)
+        prediction = predict(plan, spec, prepared.cluster, options.buckets, watch.say, emulation)
         prediction = remembered(prediction, prepared)
-        following = Following(prepared, prediction, watch)
+        following = Following(prepared, prediction, watch, emulation=emulation)
         _run(prepared, following)
         return following.result(place)
 
@@ -67,7 +71,8 @@ def remembered(prediction: Prediction, prepared: Prepared) -> Prediction:
 def _run(prepared: Prepared, following: Following) -> None:
     layout = prepared.plan.layout
     layer_wise = prepared.plan.schedule == "layerwise"
-    ranks = TrainRanks(layout, prepared.work, prepared.ids, layer_wise=layer_wise)
+    emulation = following.emulation
+    ranks = TrainRanks(layout, prepared.work, prepared.ids, layer_wise=layer_wise, emulation=emulation)
     follow(ranks, layout, following.hear)
 
 
@@ -87,13 +92,14 @@ def cores_here() -> int:
 class Following:
     """What all ranks have said so far; tells the watch, and ends as the result.
 
-    `clocks`: of every host but rank 0's, where there are several.
+    `clocks`: of every host but rank 0's, where there are several. `emulation`: of the links, where they are emulated.
     """
 
     prepared: Prepared
     prediction: Prediction
     watch: TrainWatch
     clocks: Mapping[str, Clock] = field(default_factory=dict)
+    emulation: Emulation | None = None
     ready: dict[int, Ready] = field(default_factory=dict)
     finished: dict[int, Finished] = field(default_factory=dict)
     lines: list[StepLine] = field(default_factory=list)
