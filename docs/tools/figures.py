@@ -17,7 +17,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -29,33 +29,41 @@ from screenshot import screenshot
 from plait.lab.results import read_results
 
 
-class Picture(NamedTuple):
-    """A run (or a plan), and the pictures that its report gives. `run`: as typed; it writes to PLACE.
+class Shot(NamedTuple):
+    """A picture of a page as a browser shows it: a file of docs/figures."""
 
-    `shots`: of each file width, height, and whether it is dark.
-    """
+    file: str
+    width: int = 1280
+    height: int = 860
+    dark: bool = False
+
+
+class Picture(NamedTuple):
+    """A run (or a plan), and the pictures of its report. `run`: as typed; it writes to PLACE. `still`: an SVG."""
 
     name: str
     run: str
-    shots: Mapping[str, tuple[int, int, bool]]
+    shots: tuple[Shot, ...]
+    still: str = ""
 
 
 PICTURES = (
     Picture(
-        "generate",
-        "generate 'Why is the sky blue?' --pp 2 --users 4 --schedule pipelined --max-tokens 24 --run PLACE --json",
-        {"report.png": (1280, 860, False), "report-dark.png": (1280, 860, True), "report-390.png": (390, 844, False)},
-    ),
-    Picture(
         "train",
         "train --model llama:layers=4,hidden=256,heads=4 --data TEXT --dp 2 --pp 2 --micro-batches 4 --steps 8 "
         "--timeline 6 --run PLACE --json",
-        {"report-train.png": (1280, 860, False)},
+        (Shot("report.png", height=900), Shot("report-dark.png", dark=True), Shot("report-390.png", 390, 844)),
+        "train.svg",
+    ),
+    Picture(
+        "generate",
+        "generate 'Why is the sky blue?' --pp 2 --users 4 --schedule pipelined --max-tokens 24 --run PLACE --json",
+        (Shot("report-generate.png"),),
     ),
     Picture(
         "plan",
         "plan gpt3-175b --cluster a100 --gpus 64 --task train --batch 512 -o PLACE --json",
-        {"report-plan.png": (1280, 860, False)},
+        (Shot("report-plan.png"),),
     ),
 )
 
@@ -98,9 +106,10 @@ def _ran(command: str, place: Path) -> Any:
 
 
 def _report(one: Picture, place: Path, page: Path) -> None:
-    plait("report", str(place), "-o", str(page), "--svg", str(FIGURES / f"{one.name}.svg"))
-    for name, (width, height, dark) in one.shots.items():
-        screenshot(page, FIGURES / name, width, height, dark=dark)
+    still = ("--svg", str(FIGURES / one.still)) if one.still else ()
+    plait("report", str(place), "-o", str(page), *still)
+    for shot in one.shots:
+        screenshot(page, FIGURES / shot.file, shot.width, shot.height, dark=shot.dark)
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -35,8 +35,8 @@ from plait.reports.charts import chart_svg
 DOCS = Path(__file__).resolve().parents[1]
 FIGURES = DOCS / "figures"
 RESULTS = FIGURES / "results.json"
-REPORT_PICTURES = ("generate.svg", "train.svg", "plan.svg")
-"""Made by `figures.py` of real runs; not the lab's."""
+STILLS = ("train.svg",)
+"""Made by `figures.py` of a real run; not the lab's."""
 
 _LAB = re.compile(r"(<!-- lab:([\w-]+)(?::([\w-]+))? -->)(.*?)(<!-- /lab -->)", re.DOTALL)
 _WORKED = re.compile(r"(<!-- worked:([\w-]+) -->)(.*?)(<!-- /worked -->)", re.DOTALL)
@@ -157,7 +157,7 @@ def write(results: Results) -> None:
     """Write charts and pages; a chart that no experiment has any more goes."""
     drawn = dict(charts(results))
     for old in FIGURES.glob("*.svg"):
-        if old.name not in drawn and old.name not in REPORT_PICTURES:
+        if old.name not in drawn and old.name not in STILLS:
             old.unlink()
     for name, text in drawn.items():
         (FIGURES / name).write_text(text, encoding="utf-8")

@@ -162,8 +162,8 @@ def data_parallel() -> str:
         f"2 · (2 − 1) ÷ 2 · {size / 1e9:.2f} · 10⁹ · 4 bytes = {size * 4 / 1e9:.2f} GB a step, over 1 Gb/s at least "
         f"{size * 4 / 125e6:.0f} s. Its computing takes 6 FLOP a parameter and token, so what matters is how many "
         "tokens a replica computes between two synchronisations. Setting 8 · (n − 1) ÷ n · P ÷ B = 6 · P · T ÷ F, the "
-        "number of parameters falls out:\n\n"
-        "    T = 8 · (n − 1) ÷ n · F ÷ (6 · B)      tokens a replica; with fewer, the link takes longer\n\n"
+        "number of parameters falls out. With fewer tokens a replica and step than T, the link takes longer:\n\n"
+        "    T = 8 · (n − 1) ÷ n · F ÷ (6 · B)\n\n"
         + table(("machines", "F, TFLOP/s reached", "B, GB/s", "T, tokens"), rows)
     )
 
