@@ -7,7 +7,7 @@ The verbs are functions, loaded when they are first used: what needs no torch im
     plait.certify(plait.Case(dp=2, pp=2, schedule="zb-h1", micro_batches=4))
     plait.plan("llama3-70b", "home", plait.Job(prompt_tokens=512, max_tokens=256))
     plait.simulate(layout, rounds, costs, spec)
-    plait.report(record, console)
+    plait.report(result.record, page="report.html")
     plait.plan("demo", plait.probe(ranks=2).cluster, plait.Job())
 """
 
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from plait.certifier.certify import certify
     from plait.generation.generate import Result, generate
     from plait.generation.planning import Options
+    from plait.generation.reporting import report
     from plait.planner.plan import plan
     from plait.prober.probe import probe
-    from plait.reports.terminal import report
     from plait.simulator.simulate import simulate
     from plait.spec.job import Job, TrainingJob
     from plait.trainer.train import TrainResult, train
@@ -58,7 +58,7 @@ _HOMES = {
     "generate": "plait.generation.generate",
     "plan": "plait.planner.plan",
     "probe": "plait.prober.probe",
-    "report": "plait.reports.terminal",
+    "report": "plait.generation.reporting",
     "simulate": "plait.simulator.simulate",
     "train": "plait.trainer.train",
 }

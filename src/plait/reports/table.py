@@ -13,6 +13,9 @@ from plait.units import format_bytes, format_seconds
 
 ABSENT = "-"
 _ROUNDING = 1e-9
+_NAMED = 8
+"""More ranks than this are not named one by one."""
+
 _NAME, _COLUMN, _DIFFERENCE = 20, 12, 22
 
 
@@ -48,12 +51,16 @@ STAGE = (
 )
 WHOLE = (
     Figure("makespan_s", "duration", _seconds),
+    Figure("step_s", "time of a step", _seconds),
+    Figure("mfu", "MFU", _percent, points=True),
     Figure("ttft_s", "first token after", _seconds),
     Figure("time_per_token_s", "time per token", _seconds),
     Figure("prefill_tokens_per_s", "prefill tokens", _rate),
     Figure("decode_tokens_per_s", "decoded tokens", _rate),
     Figure("tokens_per_s", "tokens", _rate),
     *STAGE,
+    Figure("residue_s", "residue", _seconds),
+    Figure("peak_bytes", "peak memory", format_bytes),
 )
 
 
@@ -62,10 +69,14 @@ def stage_table(record: RunRecord) -> Text:
 
     The columns are predicted, measured, and their difference with its share of measured; or the one that there is.
     """
-    figures = report_json(record)
+    return figures_table(report_json(record))
+
+
+def figures_table(figures: Mapping[str, Any], *, stages: bool = True) -> Text:
+    """The same of figures as `report_json` has them; without `stages` of the whole run alone."""
     sources = [source for source in ("predicted", "measured") if figures[source] is not None]
     lines = [_heading(sources)]
-    for stage in _stage_numbers(figures, sources):
+    for stage in _stage_numbers(figures, sources) if stages else ():
         columns = [_of_stage(figures[source], stage) for source in sources]
         lines += [_title(_stage_facts(next(column for column in columns if column))), *_lines(STAGE, columns)]
     lines += [_title("The whole run"), *_lines(WHOLE, [figures[source] for source in sources])]
@@ -95,13 +106,18 @@ def _stage_facts(stage: Mapping[str, Any]) -> str:
         return f"Stage {stage['stage']}"
     first, end = stage["layers"]
     facts = [f"layers {first} to {end - 1}" if end - first > 1 else f"layer {first}"]
-    ranks = ", ".join(map(str, stage["ranks"]))
+    ranks = _ranks(stage["ranks"])
     facts += [f"rank{'s' if len(stage['ranks']) > 1 else ''} {ranks}", stage["dtype"]]
     weights = [] if stage["weights"] in ("", stage["dtype"]) else [stage["weights"]]
     weights += [] if stage["weight_bytes"] is None else [format_bytes(stage["weight_bytes"])]
     facts += [f"weights {' '.join(weights)}"] if weights else []
     facts += [] if stage["peak_bytes"] is None else [f"peak {format_bytes(stage['peak_bytes'])}"]
     return f"Stage {stage['stage']}: {', '.join(facts)}"
+
+
+def _ranks(ranks: Sequence[int]) -> str:
+    """Each, or of many the first and the last."""
+    return ", ".join(map(str, ranks)) if len(ranks) <= _NAMED else f"{ranks[0]} to {ranks[-1]} ({len(ranks)})"
 
 
 def _lines(wanted: Sequence[Figure], columns: Sequence[Mapping[str, Any]]) -> list[Text]:

@@ -17,6 +17,9 @@ from plait.units import format_seconds
 ALIKE = 0.05
 """Shares of the run closer than this are called equal, and smaller ones are not worth a sentence."""
 
+_NAMED = 8
+"""More stages or ranks than this are told by the least and the most of them."""
+
 
 def sentences(predicted: Timeline | None, measured: Timeline | None) -> list[str]:
     """What the measured timeline shows (the predicted one where there is no other), and how far apart the two are."""
@@ -31,9 +34,14 @@ def sentences(predicted: Timeline | None, measured: Timeline | None) -> list[str
 
 def _lost(timeline: Timeline) -> Iterator[str]:
     """How much of the stages' time was not computing, and the reason that the figures give."""
-    summary = summarise(timeline)
     would = "would go" if timeline.source == "predicted" else "went"
+    if _several_a_rank(timeline):
+        yield _of_ranks(timeline, would)
+        return
+    summary = summarise(timeline)
     lost = [f"stage {one.stage} {_percent(one.shares.bubble)}" for one in summary.stages]
+    if len(lost) > _NAMED:
+        lost = _ends([(f"stage {one.stage}", one.shares.bubble) for one in summary.stages])
     if len(summary.stages) == 1:
         yield f"Stage {summary.stages[0].stage} computed {_percent(1 - summary.whole.bubble)} of the time."
         return
@@ -51,6 +59,33 @@ def _lost(timeline: Timeline) -> Iterator[str]:
         )
         return
     yield from _unequal(timeline, summary)
+
+
+def _several_a_rank(timeline: Timeline) -> bool:
+    """True where a rank holds more than one stage: then a stage's bubble is mostly the work for another."""
+    held: dict[int, int] = {}
+    return any(held.setdefault(span.rank, span.action.stage) != span.action.stage for span in timeline.spans)
+
+
+def _of_ranks(timeline: Timeline, would: str) -> str:
+    """The same of ranks, all stages of each together."""
+    whole = Timeline(
+        timeline.source, tuple(span._replace(action=span.action._replace(stage=span.rank)) for span in timeline.spans)
+    )
+    summary = summarise(whole)
+    ranks = [(f"rank {one.stage}", one.shares.bubble) for one in summary.stages]
+    if len(ranks) == 1:
+        return f"Rank {summary.stages[0].stage} computed {_percent(1 - summary.whole.bubble)} of the time."
+    lost = [f"{name} {_percent(share)}" for name, share in ranks] if len(ranks) <= _NAMED else _ends(ranks)
+    return (
+        f"{_percent(summary.whole.bubble)} of the {len(ranks)} ranks' time {would} without computing: {_listed(lost)}."
+    )
+
+
+def _ends(shares: Sequence[tuple[str, float]]) -> list[str]:
+    """Of many the least and the most."""
+    least, most = min(shares, key=lambda one: one[1]), max(shares, key=lambda one: one[1])
+    return [f"from {_percent(least[1])} ({least[0]}) to {_percent(most[1])} ({most[0]})"]
 
 
 def _computing(timeline: Timeline, stage: int) -> list[Segment]:
