@@ -61,8 +61,9 @@ examples: $(STAMP)
 
 docs: $(STAMP)
 	@$(BIN)/python docs/tools/reference.py --check
-	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 	@$(BIN)/python -m pytest tests/test_house.py tests/docs
+	@echo "open build/site/index.html; with search: $(BIN)/python -m http.server -d build/site"
 
 # RESULTS=DIR/results.json takes what `plait lab --all -o DIR` has measured already
 figures: $(STAMP)
