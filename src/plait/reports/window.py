@@ -111,9 +111,19 @@ def _caption(numbers: list[int], shown: list[int], timelines: Sequence[Timeline]
         return f"All of the run: {_named(numbers)}."
     whole_s = max(timeline.makespan_s for timeline in timelines)
     return (
-        f"Shown: {_named(shown)} of {len(numbers)} ({duration_s * 1e3:.4g} of {whole_s * 1e3:.4g} ms), "
+        f"Shown: {_named(shown)} of {_all(numbers)} ({_ms(duration_s)} of {_ms(whole_s)} ms), "
         f"from the beginning of round {shown[0]}; --rounds first:end shows others."
     )
+
+
+def _all(numbers: Sequence[int]) -> str:
+    """How many there are; where some were not kept, which."""
+    return str(len(numbers)) if numbers[-1] == len(numbers) - 1 else f"the {len(numbers)} kept, {_named(numbers)}"
+
+
+def _ms(duration_s: float) -> str:
+    """Four digits, or whole milliseconds."""
+    return f"{duration_s * 1e3:.4g}" if duration_s < 10 else f"{duration_s * 1e3:.0f}"
 
 
 def _named(numbers: Sequence[int]) -> str:
