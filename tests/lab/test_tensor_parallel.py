@@ -1,0 +1,96 @@
+"""The lab's tensor parallelism: a wrong prediction is found, and the short form holds."""
+
+from __future__ import annotations
+
+import pytest
+
+from plait.lab import benches
+from plait.lab.experiment import Outcome
+from plait.lab.tensor_parallel import EXPERIMENT, Found, Measured, judged
+
+from .figures import broken, figures
+
+ONE, NEAR = figures(0.040), figures(0.025, 281_120)
+
+
+def measured(link: str, predicted_s: float, taken_s: float, sent_bytes: float = 281_120) -> Measured:
+    pipeline, predicted = figures(0.042, 2312), figures(predicted_s, 281_120)
+    return Measured(link, ONE, NEAR, figures(taken_s, sent_bytes, 0.02), pipeline, predicted, predicted_s)
+
+
+def found(*links: Measured, near_s: float = 0.026) -> Found:
+    fast = measured("10 Gb/s", 0.031, 0.032)
+    return Found(
+        (fast, *(links or (measured("100 Mb/s", 0.070, 0.072),))), figures(0.042), figures(near_s, 281_120), 62
+    )
+
+
+def test_what_is_as_predicted_holds_and_is_said() -> None:
+    outcome = judged(found(), "full")
+
+    assert outcome.holds
+    assert outcome.sentence == (
+        "Two ranks exchange 62 times and 281 kB a token: 40.0 tokens/s over shared memory where one process makes "
+        "25.0, and 13.9 over 100 Mb/s, where a pipeline of the same two makes 23.8. They are slower than one of them "
+        "alone over 100 Mb/s, and slower than the pipeline over 100 Mb/s."
+    )
+    assert [row[0] for row in outcome.table.rows] == ["shared memory", "10 Gb/s", "100 Mb/s"]
+    assert {len(row) for row in outcome.table.rows} == {len(outcome.table.headings)}
+
+
+@pytest.mark.parametrize(
+    ("wrong", "fails"),
+    [
+        (found(measured("100 Mb/s", 0.070, 0.072, 281_124)), "bytes a token, 100 Mb/s"),
+        (found(measured("100 Mb/s", 0.070, 0.094)), "tensor parallelism over 100 Mb/s"),
+        (found(measured("100 Mb/s", 0.070, 0.055)), "tensor parallelism over 100 Mb/s"),
+        (found(near_s=0.045), "gain of two ranks over shared memory"),
+    ],
+    ids=["one item more is sent", "a third longer", "a fifth shorter", "no gain was predicted"],
+)
+def test_a_wrong_prediction_is_found(wrong: Found, fails: str) -> None:
+    assert broken(judged(wrong, "full")) == [fails]
+
+
+def test_links_that_slow_nobody_down_are_said_to() -> None:
+    quick = measured("1 Gb/s", 0.030, 0.030)
+
+    assert judged(found(quick), "full").sentence.endswith(
+        "They are slower than one of them alone over none of these links, and slower than the pipeline over none of "
+        "these links."
+    )
+
+
+def run(size: str = "short") -> Outcome:
+    said: list[str] = []
+    outcome = EXPERIMENT.run(size, said.append)  # type: ignore[arg-type]
+    assert said[-1] == "tensor parallelism and a pipeline over " + ("Wi-Fi" if size == "full" else "100 Mb/s")
+    return outcome
+
+
+def test_the_short_form_holds() -> None:
+    outcome = run()
+
+    assert broken(outcome) == []
+    assert [check.what for check in outcome.checks] == [
+        "bytes a token, 1 Gb/s",
+        "bytes a token, 100 Mb/s",
+        "tensor parallelism over 1 Gb/s",
+        "tensor parallelism over 100 Mb/s",
+    ]
+
+
+def test_links_that_are_three_times_as_slow_as_they_are_emulated_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    longer = benches._longer
+
+    def three_times(curve: benches.Curve, wire: benches.Wire, share: float) -> benches.Curve:
+        return longer(longer(longer(curve, wire, share), wire, share), wire, share)
+
+    monkeypatch.setattr(benches, "_longer", three_times)
+
+    assert broken(run()) == ["tensor parallelism over 1 Gb/s", "tensor parallelism over 100 Mb/s"]
+
+
+@pytest.mark.soak
+def test_the_full_form_holds() -> None:
+    assert broken(run("full")) == []
