@@ -86,7 +86,7 @@ def make_columns(timeline: Timeline, rows: Mapping[int, int], causes: Sequence[C
     held.sort(key=lambda one: (one.row, one.band, one.span.start_s, one.span.end_s))
     origin_s = summarise(timeline).start_s
     spans = [one.span for one in held]
-    pieces, offsets, left_out = _pieces(spans)
+    pieces, offsets, left_out = _pieces(spans, spread=timeline.source == "predicted")
     if left_out:
         notes.append(
             f"{timeline.source.capitalize()}: of {left_out:,} spans the page holds how long their parts took together, "
@@ -200,14 +200,20 @@ def _foreign(span: Span) -> list[Part]:
     return [each for each in span.parts if each.what == WAIT]
 
 
-def _pieces(spans: Iterable[Span]) -> tuple[dict[str, Column], list[int], int]:
-    """All foreign parts one after another; where each span's begin, and the end; of how many spans none are held."""
+def _pieces(spans: Iterable[Span], *, spread: bool) -> tuple[dict[str, Column], list[int], int]:
+    """All foreign parts one after another; where each span's begin, and the end; of how many spans none are held.
+
+    With `spread` exchanges are left out where nothing is waited for: a prediction says how long they take together, and
+    has them all at the end. They are drawn by their share, as in `reports.cells`.
+    """
     starts: list[float] = []
     lengths: list[float] = []
     codes: list[int] = []
     offsets, left_out = [0], 0
     for span in spans:
         inside = _foreign(span) if span.parts else []
+        if spread and all(part.what == TRANSFER for part in inside):
+            inside = []
         if len(starts) + len(inside) > MAX_PARTS:
             left_out += 1
             inside = []

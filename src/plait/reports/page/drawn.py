@@ -46,6 +46,7 @@ class Drawn(NamedTuple):
     legend: tuple[tuple[str, str, str], ...]
     memory_ranks: tuple[int, ...]
     has_path: bool
+    spread: bool
 
 
 def make_drawn(view: View) -> Drawn | None:
@@ -59,13 +60,14 @@ def make_drawn(view: View) -> Drawn | None:
     memory, notes = _memory(view, [one.origin_s for one in held])
     data = {**_of_timelines(view, held), "memory": memory, "ranks": ranks_as_json(view), **_words()}
     if memory["ranks"]:
-        data["items"]["memory"] = memory_item(data["end_s"], memory["most_bytes"])
+        data["items"]["memory"] = memory_item(data["end_s"])
     return Drawn(
         data,
         (*(note for one in held for note in one.notes), *notes),
         tuple(_legend(held)),
         tuple(one["rank"] for one in memory["ranks"]),
         any(len(one.critical) for one in held),
+        any(one.source == "predicted" and one.columns["transfer"].any() for one in held),
     )
 
 
@@ -126,11 +128,11 @@ def _legend(held: Sequence[Columns]) -> Iterator[tuple[str, str, str]]:
 def _memory(view: View, origins_s: Sequence[float]) -> tuple[dict[str, Any], list[str]]:
     """Tracks of the ranks, the fullest first, as far as there is room; times from each timeline's own begin."""
     tracks = {
-        rank: [timeline.memory.get(rank) for timeline in view.timelines]
-        for rank in {rank for timeline in view.timelines for rank in timeline.memory}
+        rank: [track if (track := one.memory.get(rank)) and track.times_s else None for one in view.timelines]
+        for rank in {rank for one in view.timelines for rank, track in one.memory.items() if track.times_s}
     }
     ranks: list[dict[str, Any]] = []
-    points, left_out, most = 0, 0, 1.0
+    points, left_out = 0, 0
     for rank in sorted(tracks, key=lambda rank: (-_fullness(tracks[rank]), rank)):
         size = sum(len(track.times_s) for track in tracks[rank] if track is not None)
         if points + size > MAX_MEMORY_POINTS:
@@ -138,31 +140,32 @@ def _memory(view: View, origins_s: Sequence[float]) -> tuple[dict[str, Any], lis
             continue
         points += size
         ranks.append(_tracks(rank, tracks[rank], origins_s))
-        most = max(most, *(_top(track) for track in tracks[rank] if track is not None))
     sources = [timeline.source for timeline in view.timelines]
     note = f"Of {left_out:,} ranks the page has the highest point of memory alone, not its course."
-    return {"ranks": ranks, "most_bytes": most, "sources": sources}, [note] if left_out else []
+    return {"ranks": ranks, "sources": sources}, [note] if left_out else []
 
 
 def _tracks(rank: int, tracks: Sequence[MemoryTrack | None], origins_s: Sequence[float]) -> dict[str, Any]:
-    known = [track for track in tracks if track is not None]
+    """What a process held before it loaded anything is put under a prediction, which does not count it."""
+    base = _base(tracks)
     return {
         "rank": rank,
-        "limit": next((track.limit_bytes for track in known if track.limit_bytes is not None), None),
+        "limit": next((one.limit_bytes for one in tracks if one is not None and one.limit_bytes is not None), None),
+        "base": base,
         "tracks": [
             None
             if track is None
             else {
                 "x": encode(np.array(track.times_s, dtype=np.float64) - origin_s),
-                "y": encode(np.array(track.used_bytes, dtype=np.float64)),
+                "y": encode(np.array(track.used_bytes, dtype=np.float64) + (0 if track.base_bytes else base)),
             }
             for track, origin_s in zip(tracks, origins_s, strict=True)
         ],
     }
 
 
-def _top(track: MemoryTrack) -> float:
-    return float(max(tables.peak_bytes(track), track.limit_bytes or 0))
+def _base(tracks: Sequence[MemoryTrack | None]) -> int:
+    return max((track.base_bytes for track in tracks if track is not None), default=0)
 
 
 def _fullness(tracks: Sequence[MemoryTrack | None]) -> float:

@@ -36,12 +36,12 @@ def timeline_item(geometry: Geometry, end_s: float, names: Sequence[str], source
     return json_item(plot)
 
 
-def memory_item(end_s: float, most_bytes: float) -> Any:
+def memory_item(end_s: float) -> Any:
     """Memory of one rank over time, as Bokeh's JSON."""
     from bokeh.embed import json_item
     from bokeh.models import AdaptiveTicker, ColumnDataSource, PanTool, Span, WheelZoomTool
 
-    plot = _plot(end_s, 190, (0.0, most_bytes * 1.08), (0.0, most_bytes * 1.08))
+    plot = _plot(end_s, 190, (0.0, 1.0), None)
     plot.add_tools(PanTool(dimensions="width"), WheelZoomTool(dimensions="width"))
     plot.toolbar.active_drag, plot.toolbar.active_scroll = plot.tools
     plot.yaxis.formatter = _formatter("bytes")
@@ -55,7 +55,7 @@ def memory_item(end_s: float, most_bytes: float) -> Any:
     return json_item(plot)
 
 
-def _plot(end_s: float, pixels: int, y_range: tuple[float, float], y_bounds: tuple[float, float]) -> figure:
+def _plot(end_s: float, pixels: int, y_range: tuple[float, float], y_bounds: tuple[float, float] | None) -> figure:
     """An empty figure over the run's time, without a toolbar: the page has buttons and keys of its own."""
     from bokeh.models import Range1d
     from bokeh.plotting import figure

@@ -11,7 +11,7 @@ plait.start = async function () {
   const timelines = data.timelines.map(plait.readTimeline);
   const ranks = plait.readRanks(data.ranks);
   const picture = await plait.makePicture(data, timelines, find("picture"));
-  const memory = data.items.memory ? await plait.makeMemory(data, picture, find("memory-picture"), find("memory-rank")) : null;
+  const memory = data.items.memory ? await plait.makeMemory(data, picture, find("memory-picture"), find("memory-rank"), find("memory-words")) : null;
   const tooltip = plait.makeTooltip(find("tooltip"));
   Object.assign(plait, { data, timelines, picture, memory });
 

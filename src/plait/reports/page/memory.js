@@ -4,6 +4,16 @@
 plait.MOST_POINTS = 3000; // of a line; of more the lowest and the highest of each stretch are drawn
 
 // Times and bytes; the last bytes stay until the run's end.
+plait.NEAR = 5; // a limit so many times above the line would make it flat
+
+plait.limitWords = function ({ limit, base }, near) {
+  const said = [];
+  if (limit === null) said.push("The limit of the device is not known.");
+  else if (!near) said.push(`The limit of the device, ${plait.bytes(limit)}, is far above.`);
+  if (base > 0) said.push(`Both stand on the ${plait.bytes(base)} that the process held before it loaded anything; a prediction does not count them.`);
+  return said.join(" ");
+};
+
 plait.readTrack = function (track, end) {
   const x = plait.decode(track.x), y = plait.decode(track.y);
   return { x: Float64Array.of(...x, Math.max(end, x[x.length - 1])), y: Float64Array.of(...y, y[y.length - 1]) };
@@ -32,14 +42,14 @@ plait.thinned = function (x, y, start, end) {
   return { x: xs, y: ys };
 };
 
-plait.makeMemory = async function (data, picture, target, choice) {
+plait.makeMemory = async function (data, picture, target, choice, words) {
   const views = await Bokeh.embed.embed_item(data.items.memory, target);
   const view = views.roots[0], plot = view.model;
   const named = (name) => plot.document.get_model_by_name(name);
   const tracks = new Map(
     data.memory.ranks.map((one) => [
       one.rank,
-      { limit: one.limit, lines: one.tracks.map((track, at) => track && plait.readTrack(track, data.timelines[at].end_s)) },
+      { limit: one.limit, base: one.base, lines: one.tracks.map((track, at) => track && plait.readTrack(track, data.timelines[at].end_s)) },
     ]),
   );
 
@@ -50,11 +60,13 @@ plait.makeMemory = async function (data, picture, target, choice) {
       const line = one.lines[at];
       named(`memory-${name}`).data = line ? plait.thinned(line.x, line.y, start, end) : { x: [], y: [] };
     });
+    const most = Math.max(1, ...one.lines.filter(Boolean).map(({ y }) => y.reduce((a, b) => Math.max(a, b), 0)));
+    const near = one.limit !== null && one.limit <= plait.NEAR * most;
     const limit = named("limit");
-    limit.visible = one.limit !== null;
-    if (one.limit !== null) limit.location = one.limit;
-    const top = Math.max(1, one.limit || 0, ...one.lines.filter(Boolean).map(({ y }) => y.reduce((a, b) => Math.max(a, b), 0)));
-    plot.y_range.setv({ start: 0, end: top * 1.08 });
+    limit.visible = near;
+    if (near) limit.location = one.limit;
+    plot.y_range.setv({ start: 0, end: (near ? Math.max(most, one.limit) : most) * 1.08 });
+    words.textContent = plait.limitWords(one, near);
   }
 
   // Under the timeline, moment under moment.

@@ -58,6 +58,7 @@ def render_page(view: View) -> str:
         data=script_json(drawn.data if drawn else None),
         has_picture=drawn is not None,
         memory_ranks=drawn.memory_ranks if drawn else (),
+        spread=drawn is not None and drawn.spread,
         has_path=drawn is not None and drawn.has_path,
     )
 

@@ -59,7 +59,7 @@ plait.makePicture = async function (data, timelines, target) {
     }
     for (const [line, i, place] of chosen) {
       const timeline = timelines[line];
-      const from = Math.max(seen.start, timeline.start[i]), to = Math.min(seen.end, timeline.start[i] + timeline.length[i]);
+      const [from, to] = plait.workOf(timeline, i, seen);
       const text = plait.letters(words, timeline, i, (to - from) * scale, rounds);
       if (!text) continue;
       out.x.push((from + to) / 2);
@@ -213,6 +213,22 @@ plait.makePicture = async function (data, timelines, target) {
     plot, view, state, rowOf, bandOf, draw, zoom, pan, scroll, showRow, togglePath, choose, at, placeOf, dress, fit,
     showAll: () => moveTo(...whole),
   };
+};
+
+// The longest stretch of a span, of what is seen of it, in which it does not wait.
+plait.workOf = function ({ start, length, parts, pieces }, i, { start: low, end: high }) {
+  let best = [0, 0], from = Math.max(low, start[i]);
+  const keep = (to) => {
+    if (Math.min(high, to) - from > best[1] - best[0]) best = [from, Math.min(high, to)];
+  };
+  for (let k = parts[i]; k < parts[i + 1]; k++) {
+    if (pieces.code[k] !== 2) continue;
+    const begin = start[i] + pieces.start[k];
+    keep(begin);
+    from = Math.max(low, begin + pieces.length[k]);
+  }
+  keep(start[i] + length[i]);
+  return best;
 };
 
 plait.dressAxes = function (plot, theme) {
