@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from plait.lab import benches
+from plait.lab import benches, tensor_parallel
 from plait.lab.experiment import Outcome
 from plait.lab.tensor_parallel import EXPERIMENT, Found, Measured, judged
 
@@ -32,7 +32,8 @@ def test_what_is_as_predicted_holds_and_is_said() -> None:
     assert outcome.sentence == (
         "Two ranks exchange 62 times and 281 kB a token: 40.0 tokens/s over shared memory where one process makes "
         "25.0, and 13.9 over 100 Mb/s, where a pipeline of the same two makes 23.8. They are slower than one of them "
-        "alone over 100 Mb/s, and slower than the pipeline over 100 Mb/s."
+        "alone over 100 Mb/s, and slower than the pipeline over 100 Mb/s. Here an exchange may take 242 µs longer than "
+        "over shared memory until two are no faster than one."
     )
     assert [row[0] for row in outcome.table.rows] == ["shared memory", "10 Gb/s", "100 Mb/s"]
     assert {len(row) for row in outcome.table.rows} == {len(outcome.table.headings)}
@@ -55,9 +56,17 @@ def test_a_wrong_prediction_is_found(wrong: Found, fails: str) -> None:
 def test_links_that_slow_nobody_down_are_said_to() -> None:
     quick = measured("1 Gb/s", 0.030, 0.030)
 
-    assert judged(found(quick), "full").sentence.endswith(
+    assert (
         "They are slower than one of them alone over none of these links, and slower than the pipeline over none of "
         "these links."
+    ) in judged(found(quick), "full").sentence
+
+
+def test_two_ranks_that_are_slower_than_one_have_no_break_even() -> None:
+    slow = measured("100 Mb/s", 0.070, 0.072)._replace(near=figures(0.041, 281_120))
+
+    assert judged(Found((slow,), figures(0.042), figures(0.041, 281_120), 62), "full").sentence.endswith(
+        "slower than the pipeline over 100 Mb/s."
     )
 
 
@@ -80,15 +89,11 @@ def test_the_short_form_holds() -> None:
     ]
 
 
-def test_links_that_are_three_times_as_slow_as_they_are_emulated_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    longer = benches._longer
+def test_a_latency_that_nobody_predicted_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(benches, "_longer", lambda curve, wire, share: curve)
+    monkeypatch.setattr(tensor_parallel, "SHORT_LINKS", ("100 Mb/s",))
 
-    def three_times(curve: benches.Curve, wire: benches.Wire, share: float) -> benches.Curve:
-        return longer(longer(longer(curve, wire, share), wire, share), wire, share)
-
-    monkeypatch.setattr(benches, "_longer", three_times)
-
-    assert broken(run()) == ["tensor parallelism over 1 Gb/s", "tensor parallelism over 100 Mb/s"]
+    assert broken(run()) == ["tensor parallelism over 100 Mb/s"]
 
 
 @pytest.mark.soak

@@ -18,6 +18,7 @@ from plait.costs.protocol import Costs, FixedCosts
 from plait.generation.launch import Ranks
 from plait.generation.protocol import Submit
 from plait.generation.session import Session
+from plait.lab.experiment import Size
 from plait.planner.capacity import require_memory
 from plait.planner.local import Wishes, plan_local
 from plait.plans.action import Kind
@@ -41,6 +42,16 @@ its ranks, threads that take turns with one interpreter, may have a message 1.5 
 
 SHORT_POINTS = 25.0
 """Of every idle share in the short form."""
+
+
+def short_notes(size: Size) -> tuple[str, ...]:
+    """What must be known of the short form's figures; nothing of the full one's."""
+    if size == "full":
+        return ()
+    return (
+        "The short form: threads of one process and a random model so small that it computes next to nothing, over "
+        "links of longer latency. It shows that prediction and measurement are made, not what this machine does.",
+    )
 
 
 @dataclass(frozen=True, slots=True)

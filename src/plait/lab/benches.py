@@ -44,7 +44,7 @@ def opened(size: Size, say: Say, tokens: int = 24, repetitions: int = 3) -> Iter
     with tempfile.TemporaryDirectory(prefix="plait-lab-") as folder:
         index = small_model(Path(folder))
         costs = _SmallCosts(index.spec)
-        yield Bench("small", index, tuple(range(8)), 6, repetitions, _Threads(index).launch, costs.of)
+        yield Bench("small", index, tuple(range(8)), 5, 2, _Threads(index).launch, costs.of)
 
 
 # --- the demo model -----------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from plait.lab.answers import SHORT_BOUND, SHORT_POINTS, Bench, Figures, Way, beside_s, loaded, take_turns
+from plait.lab.answers import SHORT_BOUND, SHORT_POINTS, Bench, Figures, Way, beside_s, loaded, short_notes, take_turns
 from plait.lab.benches import opened
 from plait.lab.experiment import Chart, Check, Experiment, Outcome, Say, Series, Size, Table
 from plait.lab.links import SLOW, named_link
@@ -102,7 +102,14 @@ def _over(bench: Bench, slow: EmulatedLinks) -> tuple[tuple[Taken, Taken], tuple
 
 def judged(found: Found, size: Size) -> Outcome:
     """The outcome of what was measured."""
-    return Outcome("layer-wise", tuple(checks(found, size)), sentence(found), table(found), (chart(found),), NOTES)
+    return Outcome(
+        "layer-wise",
+        tuple(checks(found, size)),
+        sentence(found),
+        table(found),
+        (chart(found),),
+        (*NOTES, *short_notes(size)),
+    )
 
 
 def checks(found: Found, size: Size) -> Iterator[Check]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from math import prod
 from typing import NamedTuple
 
-from plait.lab.answers import SHORT_BOUND, SHORT_POINTS, Answers, Bench, Figures, Way, loaded, take_turns
+from plait.lab.answers import SHORT_BOUND, SHORT_POINTS, Answers, Bench, Figures, Way, loaded, short_notes, take_turns
 from plait.lab.benches import opened
 from plait.lab.experiment import Chart, Check, Experiment, Outcome, Say, Series, Size, Table
 from plait.lab.links import SLOW, named_link
@@ -119,7 +119,14 @@ def looked_up(spec: ModelSpec) -> int:
 
 def judged(found: Found, size: Size) -> Outcome:
     """The outcome of what was measured."""
-    return Outcome("many-users", tuple(checks(found, size)), sentence(found), table(found), charts(found), NOTES)
+    return Outcome(
+        "many-users",
+        tuple(checks(found, size)),
+        sentence(found),
+        table(found),
+        charts(found),
+        (*NOTES, *short_notes(size)),
+    )
 
 
 def checks(found: Found, size: Size) -> Iterator[Check]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from plait.costs.profiles import MEASURED
-from plait.lab.answers import SHORT_BOUND, SHORT_POINTS, Bench, Figures, Way, loaded, take_turns
+from plait.lab.answers import SHORT_BOUND, SHORT_POINTS, Bench, Figures, Way, loaded, short_notes, take_turns
 from plait.lab.benches import opened
 from plait.lab.experiment import Chart, Check, Experiment, Outcome, Say, Series, Size, Table
 from plait.lab.links import SLOWER, named_link
@@ -190,7 +190,14 @@ def _way(made: object, link: EmulatedLinks) -> Way:
 
 def judged(found: Found, size: Size) -> Outcome:
     """The outcome of what was measured."""
-    return Outcome("quiz", tuple(checks(found, size)), sentence(found), table(found), (chart(found),), notes(found))
+    return Outcome(
+        "quiz",
+        tuple(checks(found, size)),
+        sentence(found),
+        table(found),
+        (chart(found),),
+        (*notes(found), *short_notes(size)),
+    )
 
 
 def checks(found: Found, size: Size) -> Iterator[Check]:
@@ -237,7 +244,7 @@ def table(found: Found) -> Table:
         "answer",
         "way",
         "a token, planner",
-        "at this pace",
+        "beside shared memory",
         "measured",
         "machines idle",
         "bytes a token",

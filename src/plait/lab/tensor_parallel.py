@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from plait.lab.answers import SHORT_BOUND, Answers, Bench, Figures, Way, beside_s, loaded, take_turns
+from plait.lab.answers import SHORT_BOUND, Answers, Bench, Figures, Way, beside_s, loaded, short_notes, take_turns
 from plait.lab.benches import opened
 from plait.lab.experiment import Chart, Check, Experiment, Outcome, Say, Series, Size, Table
 from plait.lab.links import LINKS, Named, named_link
@@ -115,7 +115,14 @@ def exchanges(bench: Bench, near: Answers) -> int:
 
 def judged(found: Found, size: Size) -> Outcome:
     """The outcome of what was measured."""
-    return Outcome("tensor-parallel", tuple(checks(found, size)), sentence(found), table(found), (chart(found),), NOTES)
+    return Outcome(
+        "tensor-parallel",
+        tuple(checks(found, size)),
+        sentence(found),
+        table(found),
+        (chart(found),),
+        (*NOTES, *short_notes(size)),
+    )
 
 
 def checks(found: Found, size: Size) -> Iterator[Check]:
@@ -143,8 +150,18 @@ def sentence(found: Found) -> str:
         f"{first.near.tokens_per_s:.1f} tokens/s over {SHARED} where one process makes {first.one.tokens_per_s:.1f}, "
         f"and {worst.tensor.tokens_per_s:.1f} over {worst.link}, where a pipeline of the same two makes "
         f"{worst.pipeline.tokens_per_s:.1f}. They are slower than one of them alone over {_listed(slower)}, and slower "
-        f"than the pipeline over {_listed(behind)}."
+        f"than the pipeline over {_listed(behind)}.{_break_even(found)}"
     )
+
+
+def _break_even(found: Found) -> str:
+    """How much longer an exchange may take than over shared memory until two ranks are no faster than one."""
+    first = found.links[0]
+    spared_s = first.one.round_s - first.near.round_s
+    if spared_s <= 0:
+        return ""
+    longest_us = 1e6 * spared_s / found.exchanges
+    return f" Here an exchange may take {longest_us:.0f} µs longer than over {SHARED} until two are no faster than one."
 
 
 def _listed(names: list[str]) -> str:
