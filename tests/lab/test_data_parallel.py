@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from plait.lab import data_parallel
-from plait.lab.data_parallel import made_plan, parameters, read_step, ring_bytes, some_text, sync_s, waited
+from plait.lab.data_parallel import made_plan, parameters, read_step, ring_bytes, sync_s, waited
 from plait.lab.run import run_experiments
+from plait.lab.trained import some_text
 from plait.plans.action import Action, Kind
 from plait.plans.layout import Layout, Stage
 from plait.plans.training_exchanges import reduced_bytes

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import math
-import tempfile
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import NamedTuple
 
 from plait.costs.protocol import Exchange, FixedCosts
 from plait.executor.virtual import TransferTime, VirtualMessages, VirtualWorld
 from plait.lab.experiment import Chart, Check, Experiment, Outcome, Say, Series, Size, Table
 from plait.lab.talking import Talks
+from plait.lab.trained import Computing, read_computing, trained_steps
 from plait.lab.waiting import Pause, on_virtual_clock
 from plait.planner.training_local import local_training_plan
-from plait.plans.action import Kind, Lane
+from plait.plans.action import Kind
 from plait.plans.layout import Layout
 from plait.plans.split import Split, TrainingSetup
 from plait.plans.training import TrainingPlan
@@ -26,13 +24,9 @@ from plait.spec.emulation import EmulatedLinks
 from plait.spec.inline import inline_spec
 from plait.spec.model import ModelSpec
 from plait.spec.tensors import stage_tensors
-from plait.timeline.compare import COMPUTE
-from plait.timeline.span import Part, Span
 from plait.timeline.timeline import Timeline
 from plait.timeline.training_metrics import training_metrics
-from plait.trainer.train import train
 from plait.trainer.train_options import TrainOptions
-from plait.trainer.train_watch import Unwatched
 from plait.units import format_seconds
 
 MODEL = "llama:layers=4,hidden=256,heads=4"
@@ -41,7 +35,6 @@ WIRE = Wire(500e-6, 500e6 / 8)
 """500 Mb/s and 500 µs: half of an ordinary network, over which so small a model talks about as long as it computes."""
 
 BUCKETS = (1, 4)
-STEPS, WARM_STEPS = 10, 3
 FORWARD_S = 60e-3
 """Of a micro-batch, in the short form; its backward takes twice as long."""
 
@@ -117,10 +110,6 @@ def sync_s(spec: ModelSpec, replicas: int, wire: Wire) -> float:
 # --- predicted ----------------------------------------------------------------------------------------------
 
 
-Computing = Mapping[Kind, float]
-"""Seconds of F and B of a micro-batch, N and O; what is not named takes none."""
-
-
 def made_plan(spec: ModelSpec) -> TrainingPlan:
     """Two replicas of one stage."""
     setup = TrainingSetup(Split(dp=REPLICAS), "1f1b", 0, MICRO_BATCHES)
@@ -134,7 +123,7 @@ def simulated(buckets: int, computing: Computing) -> Step:
     sent_bytes = ring_bytes(spec, REPLICAS) // REPLICAS
     costs = FixedCosts(
         kind_seconds={
-            **{(0, kind): seconds for kind, seconds in computing.items()},
+            **computing,
             (0, Kind.REDUCE_GRADIENTS): sync_s(spec, REPLICAS, WIRE),
         },
         exchanges={(0, Kind.REDUCE_GRADIENTS): Exchange(0.0, sent_bytes)},
@@ -142,75 +131,23 @@ def simulated(buckets: int, computing: Computing) -> Step:
     return read_step(simulate(plan.layout, [executed_round(0, plan, spec, buckets)], costs, spec), plan.layout)
 
 
-def read_computing(timeline: Timeline) -> Computing:
-    """Of one step what the slower rank computed: the sum waits for it."""
-    slowest: dict[Kind, float] = {}
-    for rank in timeline.ranks:
-        of_rank: dict[Kind, float] = defaultdict(float)
-        for span in timeline.spans:
-            if span.rank == rank and span.action.kind.lane is Lane.COMPUTE:
-                of_rank[span.action.kind] += _computed_s(span)
-        for kind, seconds in of_rank.items():
-            times = MICRO_BATCHES if kind in (Kind.FORWARD, Kind.BACKWARD) else 1
-            slowest[kind] = max(slowest.get(kind, 0.0), seconds / times)
-    return slowest
-
-
-def _computed_s(span: Span) -> float:
-    parts = span.parts or (Part(COMPUTE, span.start_s, span.end_s),)
-    return sum(part.end_s - part.start_s for part in parts if part.what == COMPUTE)
-
-
 # --- trained ------------------------------------------------------------------------------------------------
 
 
-class _Told(Unwatched):
-    """Hands on what takes a while."""
-
-    def __init__(self, say: Say) -> None:
-        self._say = say
-
-    def say(self, text: str) -> None:
-        """See `TrainWatch`."""
-        self._say(text)
-
-
 def trained(buckets: int, say: Say) -> Pair:
-    """Two processes that train over the emulated link; the fastest of the steps that follow the first ones."""
-    kept = tuple(range(WARM_STEPS, STEPS))
+    """Two processes that train over the emulated link; the fastest of their steps."""
     options = TrainOptions(
         dp=REPLICAS,
         micro_batches=MICRO_BATCHES,
         batch=BATCH,
         sequence_length=SEQUENCE,
-        steps=STEPS,
-        check_every=0,
-        timeline=kept,
         buckets=buckets,
         emulate=EmulatedLinks(WIRE),
     )
-    with tempfile.TemporaryDirectory() as place:
-        text = Path(place) / "text.txt"
-        text.write_text(some_text(4 * BATCH * SEQUENCE), encoding="utf-8")
-        result = train(MODEL, text, options, watch=_Told(say), run=Path(place) / "run")
-    layout, measured = made_plan(inline_spec(MODEL)).layout, result.record.measured
-    assert measured is not None, "steps were kept"
-    steps = [of_round(measured, step) for step in kept]
+    layout = made_plan(inline_spec(MODEL)).layout
+    steps = trained_steps(MODEL, options, say)
     fastest = min(steps, key=lambda step: read_step(step, layout).step_s)
-    return Pair(simulated(buckets, read_computing(fastest)), read_step(fastest, layout))
-
-
-def of_round(timeline: Timeline, number: int) -> Timeline:
-    """One step of several."""
-    spans = tuple(span for span in timeline.spans if span.action.round == number)
-    return Timeline(timeline.source, spans, timeline.hosts, timeline.clocks)
-
-
-def some_text(characters: int) -> str:
-    """Words that are not all the same, always the same."""
-    words = ("links", "carry", "gradients", "while", "stages", "compute", "layers", "wait", "for", "sums")
-    count = characters // 4
-    return " ".join(words[(number * number + number // 7) % len(words)] for number in range(count))
+    return Pair(simulated(buckets, read_computing(fastest, MICRO_BATCHES)), read_step(fastest, layout))
 
 
 # --- on the virtual clock -----------------------------------------------------------------------------------
@@ -218,9 +155,9 @@ def some_text(characters: int) -> str:
 
 def waited(buckets: int) -> Pair:
     """The same round by the executor on a virtual clock, where stages wait instead of computing."""
-    spec, computing = inline_spec(MODEL), {Kind.FORWARD: FORWARD_S, Kind.BACKWARD: 2 * FORWARD_S}
+    spec, computing = inline_spec(MODEL), {(0, Kind.FORWARD): FORWARD_S, (0, Kind.BACKWARD): 2 * FORWARD_S}
     plan = made_plan(spec)
-    costs = FixedCosts(kind_seconds={(0, kind): seconds for kind, seconds in computing.items()})
+    costs = FixedCosts(kind_seconds=computing)
 
     def worker(messages: VirtualMessages, rank: int, pause: Pause) -> Talks:
         return Talks(costs, plan, spec, rank, buckets=buckets, pause=pause)
