@@ -176,9 +176,9 @@ def chart(found: Found) -> Chart:
         "stages",
         "idle share of the time, %",
         (
-            Series("1 − 1 ÷ N", at, tuple(100 * (1 - 1 / count) for count in counts), measured=False),
-            Series("simulator", at, tuple(100 * taken.predicted.bubble for taken in all_of), measured=False),
-            Series("measured", at, tuple(100 * taken.measured.bubble for taken in all_of)),
+            Series("lower bound, 1 − 1 ÷ N", at, tuple(100 * (1 - 1 / count) for count in counts), measured=False),
+            Series("idle", at, tuple(100 * taken.predicted.bubble for taken in all_of), measured=False),
+            Series("idle", at, tuple(100 * taken.measured.bubble for taken in all_of)),
         ),
     )
 

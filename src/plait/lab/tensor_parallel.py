@@ -211,15 +211,12 @@ def chart(found: Found) -> Chart:
         "what joins them",
         "tokens/s of one user",
         (
-            Series(
-                "tensor, predicted", everywhere, (near, *(one.predicted_tokens_per_s for one in found.links)), False
-            ),
+            Series("tensor", everywhere, (near, *(one.predicted_tokens_per_s for one in found.links)), False),
             Series("tensor", everywhere, (first.near.tokens_per_s, *(one.tensor.tokens_per_s for one in found.links))),
             Series("pipeline", names, tuple(one.pipeline.tokens_per_s for one in found.links)),
             Series("one machine", everywhere, tuple(one.one.tokens_per_s for one in (first, *found.links))),
         ),
         bars=True,
-        y_log=True,
     )
 
 
