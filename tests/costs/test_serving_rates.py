@@ -97,6 +97,13 @@ def test_notes() -> None:
         "not calibrated for generation: the devices' figures as they are; profile 'a100', fitted on training "
         f"({profile_named('a100').calibrated_on})"
     )
+    measured = replace(BARE, profile="measured", spread={"float32": 0.02, "memory_bandwidth": 0.3})
+    assert note_of([measured]) == (
+        "not calibrated for generation: the devices' figures as they were measured, ± 30% or less"
+    )
+    assert note_of([replace(measured, spread={})]) == (
+        "not calibrated for generation: the devices' figures as they were measured"
+    )
     pi = replace(BARE, profile="raspberry-pi-5")
     words = (
         "calibrated in part: profile 'raspberry-pi-5', its memory's bandwidth fitted on distributed-llama's pull "

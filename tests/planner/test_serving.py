@@ -243,6 +243,24 @@ def test_a_slow_machine_is_left_out_of_a_pipeline() -> None:
     assert "1 of 3 devices stay out" in choice.reason
 
 
+def test_a_choice_within_what_figures_vary_by_is_said_to_be_open() -> None:
+    """Two machines of which one is 5 % faster: certain, unless either was measured to no better than that."""
+    cluster = single({"a": (100, 80), "b": (95, 80)}, 1e-3, 1e9)
+    limits = ServingLimits(pp=1, tp=1)
+    known = plan_serving(plain(10, 1e9), cluster, Job(16, 16, 1), "latency", limits=limits)
+    assert "certain" not in known.reason
+    for part, words in (
+        (0.04, None),
+        (0.06, "b alone lies 5.3% behind, and the devices' figures were measured to ± 6%"),
+    ):
+        first, second = cluster.devices
+        measured = replace(cluster, devices=(first, replace(second, spread={"memory_bandwidth": part})))
+        choice = plan_serving(plain(10, 1e9), measured, Job(16, 16, 1), "latency", limits=limits)
+        assert choice.chosen.devices == (("a",),)
+        assert ("certain" in choice.reason) == (words is not None)
+        assert words is None or choice.reason.endswith(f"; that is not certain: {words}")
+
+
 def test_micro_batches_are_not_more_where_they_read_the_weights_again() -> None:
     """8 users that are divided: both stages are busy with two micro-batches, but each reads its weights twice."""
     cluster = single({"a": (100, 8), "b": (100, 8)}, 1e-5, 1e11)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tomllib
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -17,11 +18,13 @@ from plait.spec.cluster import (
     Link,
     Network,
     Wire,
+    WireSpread,
     equal_machine,
     first_devices,
 )
 from plait.spec.cluster_file import cluster_from_toml, cluster_to_toml
 from plait.spec.presets import device_preset
+from plait.spec.weakest import weakest_machine
 
 DOZENS = """
 [[hosts]]
@@ -136,6 +139,24 @@ FAULTS = [
         "cluster has a fault:\n  hosts.0.count is 0: input should be greater than or equal to 1",
     ),
     (
+        HOME,
+        "gflops = { float32 = 300 }",
+        "gflops = { float32 = 300 }\nspread = { float23 = 0.1 }",
+        "cluster has a fault:\n  devices.1: spread of unknown figure 'float23': did you mean 'float32'?",
+    ),
+    (
+        HOME,
+        "gflops = { float32 = 300 }",
+        "gflops = { float32 = 300 }\nspread = { float32 = -0.1 }",
+        "cluster has a fault:\n  devices.1.spread.float32 is -0.1: input should be greater than or equal to 0",
+    ),
+    (
+        HOME,
+        "latency_us = 250",
+        "latency_us = 250\nspread = { latancy = 0.1 }",
+        "cluster has a fault:\n  links.0: spread of unknown figure 'latancy': did you mean 'latency'?",
+    ),
+    (
         DOZENS,
         "count = 48",
         "counts = 48",
@@ -240,13 +261,18 @@ def test_names_among_thousands() -> None:
 
 
 figures = st.floats(min_value=1e-9, max_value=1e18)
+parts = st.floats(min_value=1e-6, max_value=3)
+spreads = st.one_of(st.just(WireSpread()), st.builds(WireSpread, parts, parts), parts.map(WireSpread))
 devices = st.builds(
-    lambda memory, flops, bandwidth, profile, kind: Device("", "", memory, flops, bandwidth, profile, kind),
+    lambda memory, flops, bandwidth, profile, kind, spread: Device(
+        "", "", memory, flops, bandwidth, profile, kind, dict.fromkeys((*flops, "memory_bandwidth"), spread or 0)
+    ),
     st.integers(1, 2**50),
     st.dictionaries(st.sampled_from(["float32", "bfloat16", "float8"]), figures, min_size=1),
     figures,
     st.sampled_from([None, "a100", "raspberry-pi-5"]),
     st.sampled_from(["cpu", "cuda", "mps"]),
+    st.one_of(st.none(), parts),
 )
 
 
@@ -266,14 +292,14 @@ def clusters(draw: st.DrawFn) -> Cluster:
             hosts.append(Host(host))
             f = figures_of_run
             made += [
-                Device(f"{host}{dot}{i}", host, f.memory_bytes, f.flops, f.memory_bandwidth, f.profile, f.kind)
+                replace(f, name=f"{host}{dot}{i}", host=host)
                 for i in range(size)
             ]
-    wires = st.builds(Wire, figures, figures, st.one_of(st.none(), figures))
+    wires = st.builds(Wire, figures, figures, st.one_of(st.none(), figures), spreads)
     network = Network(draw(wires), draw(wires)) if draw(st.booleans()) else None
     pairs = [(one.name, other.name) for one in made for other in made if one != other]
     kept = pairs if network is None else pairs[: draw(st.integers(0, 2))]
-    links = tuple(Link(*pair, draw(figures), draw(figures)) for pair in kept)
+    links = tuple(Link(*pair, draw(figures), draw(figures), draw(spreads)) for pair in kept)
     order = draw(st.permutations(made)) if draw(st.booleans()) else made
     return Cluster(tuple(hosts), tuple(order), links, network)
 
@@ -281,6 +307,27 @@ def clusters(draw: st.DrawFn) -> Cluster:
 @given(clusters())
 def test_round_trip(made: Cluster) -> None:
     assert cluster_from_toml(tomllib.loads(cluster_to_toml(made))) == made
+
+
+def test_spreads() -> None:
+    text = HOME.replace("latency_us = 250", "latency_us = 250\nspread = { latency = 0.1 }").replace(
+        'profile = "never-heard-of"', "spread = { float32 = 0.02, memory_bandwidth = 0.03 }"
+    )
+    made = cluster(text)
+    assert dict(made.device("cpu").spread) == {"float32": 0.02, "memory_bandwidth": 0.03}
+    assert dict(made.device("gpu").spread) == {}
+    assert made.link("cpu", "gpu").spread == WireSpread(latency=0.1) == made.link("gpu", "cpu").spread
+
+
+def test_the_weakest_machine_has_the_largest_spread() -> None:
+    first = Device("a", "h", 1, {"float32": 2.0}, 1.0, spread={"float32": 0.1})
+    both = Cluster((Host("h"),), (first, replace(first, name="b", spread={"float32": 0.3})), (), ONE_WIRE)
+    weakest = weakest_machine(both)
+    assert weakest is not None
+    assert dict(weakest.device.spread) == {"float32": 0.3}
+
+
+ONE_WIRE = Network(Wire(1.0, 1.0), Wire(1.0, 1.0))
 
 
 def test_many_hosts_make_a_short_file() -> None:

@@ -30,13 +30,17 @@ LINK_BYTES = CAPACITY * SIZES_BYTES[-1]
 """Memory that a link's messages take, at most."""
 
 _EMPTY_BYTES = 64
-_BURST_BYTES = 1 << 19
-"""Not counted at the start of a stream."""
+_BURST_BYTES, _BURST_MESSAGES = 1 << 19, 4
+"""Not counted at the start of a stream: so many bytes, or on a slow link, whose messages are small, so many messages.
+Their first may be a shaper's burst, of 128 kB or so."""
 
-_LEAST_MESSAGE, _MOST_MESSAGE, _MESSAGE_S = 1 << 16, 1 << 22, 0.02
+_LEAST_MESSAGE, _MOST_MESSAGE, _MESSAGE_S = 1 << 14, 1 << 22, 0.02
 _LEAST_TIMES, _MOST_TIMES, _LEAST_ARRIVALS, _BLOCKS = 5, 400, 12, 10
 _LATENCY_PART, _SIZES_PART, _STREAM_PART = 0.15, 0.15, 0.15
 """Of a pair's budget, in each direction."""
+
+_SIZE_S = 0.5
+"""A size that takes no longer is measured, whatever the budget is."""
 
 _ASK, _ANSWER, _STREAM = -3, -4, -5
 
@@ -69,9 +73,9 @@ class _Pair:
         each_s = budget_s * _SIZES_PART / len(SIZES_BYTES)
         points: list[Point] = []
         for size in SIZES_BYTES:
-            slow = bool(points) and points[-1].seconds * 4 * _LEAST_TIMES > budget_s * _SIZES_PART
-            if not slow:
-                points.append(_point(size, self._round_trips(size, each_s), latency.value))
+            if points and _next_s(points[-1], latency.value) > max(_SIZE_S, budget_s * _SIZES_PART):
+                break
+            points.append(_point(size, self._round_trips(size, each_s), latency.value))
         self._send(_ASK, _flagged(1, last=True))
         return Sent(latency, points)
 
@@ -83,10 +87,8 @@ class _Pair:
 
     def stream(self, sent: Sent, budget_s: float) -> None:
         """Send without waiting, until the budget is spent and enough has gone. The first byte says which is last."""
-        largest = sent.points[-1]
-        rate = largest.bytes / largest.seconds
-        size = _power_of_two(rate * max(_MESSAGE_S, 4 * sent.latency_s.value))
-        least = -(-_BURST_BYTES // size) + _LEAST_ARRIVALS
+        size = _message_bytes(sent)
+        least = _skipped(size) + _LEAST_ARRIVALS
         message, last = _flagged(size, last=False), _flagged(size, last=True)
         end_s, count = time.perf_counter() + budget_s, 1
         while time.perf_counter() < end_s or count < least:
@@ -104,8 +106,7 @@ class _Pair:
             arrived_s.append(time.perf_counter())
             size, last = len(message), bool(message[0])
         self._send(_ANSWER, _flagged(_EMPTY_BYTES, last=False))
-        skipped = max(0, -(-_BURST_BYTES // size) - 1)
-        return figure(_rates(arrived_s[skipped:], size))
+        return figure(_rates(arrived_s[_skipped(size) - 1 :], size))
 
     def _round_trips(self, size: int, budget_s: float) -> list[float]:
         """Seconds there and back; the first ones warm up."""
@@ -139,6 +140,27 @@ def _point(size: int, taken: Sequence[float], latency_s: float) -> Point:
     found = figure(taken)
     seconds = max(found.value - latency_s, found.value / 2)
     return Point(size, rounded(seconds), found.spread)
+
+
+def _next_s(point: Point, latency_s: float) -> float:
+    """What measuring the next size takes at least."""
+    growth = SIZES_BYTES[1] / SIZES_BYTES[0]
+    return (2 * latency_s + growth * max(0.0, point.seconds - latency_s)) * (_LEAST_TIMES + 1)
+
+
+def _message_bytes(sent: Sent) -> int:
+    """Of a stream: as many as keep the link busy until the receiver's word is back, and no more than is known of it."""
+    largest, latency_s = sent.points[-1], sent.latency_s.value
+    rate = largest.bytes / max(largest.seconds - latency_s, largest.seconds / _FLAT)
+    return _power_of_two(min(rate * max(_MESSAGE_S, 3 * latency_s), _GROWTH * largest.bytes))
+
+
+_FLAT, _GROWTH = 50, 8
+
+
+def _skipped(size: int) -> int:
+    """Messages at the start of a stream that do not count, but for when the last of them has come."""
+    return min(_BURST_MESSAGES, -(-_BURST_BYTES // size))
 
 
 def _power_of_two(size: float) -> int:

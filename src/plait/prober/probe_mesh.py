@@ -163,10 +163,15 @@ def require_memory(ranks: int, free_bytes: int, name: str) -> None:
     if ranks * each <= free_bytes:
         return
     raise CapacityError(
-        f"measuring {ranks} ranks of {name} at the same time needs {format_bytes(ranks * each)} of memory "
-        f"({format_bytes(each)} each), and {format_bytes(free_bytes)} are free: "
-        f"{format_bytes(ranks * each - free_bytes)} short; measure fewer ranks, at most {max(1, _fitting(free_bytes))}"
+        f"measuring {ranks} rank{'s' if ranks > 1 else ''} of {name} at the same time needs "
+        f"{format_bytes(ranks * each)} of memory ({format_bytes(each)} each), and {format_bytes(free_bytes)} are free: "
+        f"{format_bytes(ranks * each - free_bytes)} short; {_instead(free_bytes)}"
     )
+
+
+def _instead(free_bytes: int) -> str:
+    fitting = _fitting(free_bytes)
+    return f"measure no more than {fitting}, as in --ranks {fitting}" if fitting else "end other programs first"
 
 
 def _fitting(free_bytes: int) -> int:

@@ -15,7 +15,7 @@ from plait.units import format_rate, format_seconds
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-_CELL_IN, _LEAST_IN, _NAMES_IN = 0.7, 2.4, 1.2
+_CELL_IN, _SMALL_IN, _LEAST_IN, _NAMES_IN = 0.7, 0.2, 2.4, 1.2
 _WRITTEN = 16
 """With more devices the cells have no room for figures."""
 
@@ -28,7 +28,7 @@ def draw_links(cluster: Cluster, path: Path) -> None:
     """Write a PNG or an SVG, as the file's name says. Errors: UsageError where it cannot be."""
     picture_suffix(path)
     names = [device.name for device in cluster.devices]
-    side = max(_LEAST_IN, _CELL_IN * len(names))
+    side = max(_LEAST_IN, (_CELL_IN if len(names) <= _WRITTEN else _SMALL_IN) * len(names))
     with settings():
         figure = new_figure(2 * (side + _NAMES_IN), side + _NAMES_IN)
         latency, bandwidth = figure.subplots(1, 2)
