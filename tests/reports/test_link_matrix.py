@@ -117,3 +117,8 @@ def test_equal_links_and_free_ones_have_a_colour(tmp_path: Path) -> None:
 def test_no_picture(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"\.gif is no format of pictures"):
         draw_links(TWO, tmp_path / "links.gif")
+    with pytest.raises(UsageError) as caught:
+        draw_links(many(1), Path("links.svg"))
+    assert str(caught.value) == (
+        "links.svg would show links, and one device has none: measure several, as in --ranks 2"
+    )
