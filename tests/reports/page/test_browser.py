@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,10 +10,11 @@ import pytest
 from plait.plans.notation import parse_action
 from plait.reports.page import write_page
 from plait.timeline.span import Span
-from plait.timeline.timeline import Timeline
+from plait.timeline.timeline import MemoryTrack, Timeline
+from plait.units import format_bytes, format_seconds
 
 from .conftest import Open
-from .views import layout, long_view, view_of, wide_view
+from .views import decoding, layout, long_view, view_of, wide_view
 
 MOST_RECTANGLES, MOST_LETTERS = 4000, 260
 STATE = "({ ...plait.picture.state, start: plait.picture.plot.x_range.start, end: plait.picture.plot.x_range.end })"
@@ -231,3 +233,96 @@ def test_dark_and_light_are_dressed_alike(show: Open, wide_page: Path) -> None:
                 "[getComputedStyle(document.body).backgroundColor, plait.picture.plot.left[0].major_label_text_color]"
             )
     assert colours == {"light": ["rgb(255, 255, 255)", "#5a6169"], "dark": ["rgb(20, 23, 26)", "#a4abb3"]}
+
+
+AREA = """
+(() => {
+  const { geometry, words } = plait.data, sorts = words.sort_names, tall = geometry.bands[0][1] - geometry.bands[0][0];
+  const { left, right, top, bottom, sort } = plait.picture.plot.document.get_model_by_name("drawn").data;
+  const found = { forward: 0, exchange: 0 };
+  for (let i = 0; i < left.length; i++) {
+    const name = sorts[sort[i]];
+    if (name in found) found[name] += (right[i] - left[i]) * (bottom[i] - top[i]) / tall;
+  }
+  return found;
+})()
+"""
+
+
+def test_what_is_put_together_covers_as_much_as_it_took(show: Open, tmp_path: Path) -> None:
+    """Of 2,000 rounds on two stages: 0.9 ms of each forward computing, 0.1 ms exchanging, whatever the window."""
+    write_page(view_of(layout(2), decoding("predicted", 2000, stages=2), None), tmp_path / "page.html")
+    with show(tmp_path / "page.html") as page:
+        whole = page.evaluate(AREA)
+        assert page.evaluate("plait.picture.state.rectangles") < 200
+        assert whole["forward"] == pytest.approx(2 * 2000 * 0.9e-3, rel=0.01)
+        assert whole["exchange"] == pytest.approx(2 * 2000 * 0.1e-3, rel=0.01)
+        # 20 rounds of 2.2 ms, of which the window cuts at most one on each side
+        page.evaluate("plait.picture.plot.x_range.setv({ start: 1.1, end: 1.144 })")
+        near = page.evaluate(AREA)
+        assert near["forward"] == pytest.approx(2 * 20 * 0.9e-3, rel=0.08)
+        assert near["exchange"] == pytest.approx(2 * 20 * 0.1e-3, rel=0.12)
+
+
+def test_more_rows_than_fit_are_moved_through(show: Open, tmp_path: Path) -> None:
+    shape = layout(60)
+    view = view_of(shape, decoding("predicted", 2, stages=60), decoding("measured", 2, stages=60))
+    write_page(view, tmp_path / "page.html")
+    rows = "[plait.picture.plot.y_range.end, plait.picture.plot.y_range.start]"
+    with show(tmp_path / "page.html") as page:
+        top, bottom = page.evaluate(rows)
+        assert top == 0
+        assert bottom < 60 * 2.5 - 0.5
+        page.locator("#picture").focus()
+        page.keyboard.press("ArrowDown")
+        assert page.evaluate(rows) == pytest.approx([2.5, bottom + 2.5])
+        page.keyboard.press("ArrowUp")
+        page.keyboard.press("ArrowUp")
+        assert page.evaluate(rows)[0] == 0
+        page.fill("#rank", "59")
+        page.keyboard.press("Enter")
+        assert page.evaluate(rows) == pytest.approx([60 * 2.5 - 0.5 - bottom, 60 * 2.5 - 0.5])
+        assert page.evaluate("document.querySelector('#picture').getBoundingClientRect().height") < 720
+
+
+def test_memory_of_the_rank_that_is_asked_for(show: Open, tmp_path: Path) -> None:
+    """Rank 0 has 30 % of its limit; the limit of rank 1 is 100 times what it has, and is told, not drawn."""
+    tracks = {
+        0: MemoryTrack((0.0, 2e-3), (100 << 20, 300 << 20), 1000 << 20),
+        1: MemoryTrack((0.0, 1e-3), (1 << 20, 10 << 20), 1000 << 20),
+    }
+    timeline = replace(decoding("predicted", 2), memory=tracks)
+    write_page(view_of(layout(), timeline, None), tmp_path / "page.html")
+    with show(tmp_path / "page.html") as page:
+        named = "plait.memory.plot.document.get_model_by_name"
+        assert page.evaluate(f"{named}('limit').visible")
+        assert page.evaluate(f"{named}('limit').location") == 1000 << 20
+        assert page.evaluate(f"[...{named}('memory-predicted').data.x]") == pytest.approx([0, 2e-3, 8.8e-3])
+        page.select_option("#memory-rank", "1")
+        assert not page.evaluate(f"{named}('limit').visible")
+        assert page.evaluate("plait.memory.plot.y_range.end") == pytest.approx((10 << 20) * 1.08)
+        assert page.locator("#memory-words").inner_text() == "The limit of the device, 1000.0 MiB, is far above."
+        page.evaluate("plait.picture.zoom(0.5)")
+        ranges = "[plait.memory.plot, plait.picture.plot].map(one => [one.x_range.start, one.x_range.end])"
+        memory, timeline_ = page.evaluate(ranges)
+        assert memory == timeline_
+
+
+def test_lines_of_many_points_are_thinned_and_keep_their_peaks(show: Open, wide_page: Path) -> None:
+    with show(wide_page) as page:
+        points, top, last = page.evaluate(
+            "(() => { const x = Float64Array.from({ length: 100000 }, (_, i) => i);"
+            " const y = x.map(i => i === 77777 ? 9 : i % 2);"
+            " const one = plait.thinned(x, y, 10, 99990); return [one.x.length, Math.max(...one.y), one.x.at(-1)]; })()"
+        )
+        assert points <= 3001
+        assert top == 9
+        assert last >= 99990
+
+
+def test_seconds_and_bytes_read_as_everywhere(show: Open, wide_page: Path) -> None:
+    values = [0.0, 1e-7, 0.0009999, 0.0123, 0.99951, 1.5, 999.6, 12345.6, -0.0023]
+    sizes = [0, 1023, 1536, 1 << 20, 5e15, 3e18]
+    with show(wide_page) as page:
+        assert page.evaluate("values => values.map(plait.seconds)", values) == [format_seconds(each) for each in values]
+        assert page.evaluate("values => values.map(plait.bytes)", sizes) == [format_bytes(each) for each in sizes]

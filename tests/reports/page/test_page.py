@@ -114,8 +114,8 @@ def test_json_cannot_leave_its_script() -> None:
 
 def test_every_rank_of_a_stage_in_figures(text: str) -> None:
     said = Outline(text).text
-    # 4 rounds of 4 × (1 + 0.1) ms predicted, 4 × (2 + 0.1) ms measured; a tenth of each forward is an exchange, and each
-    # rank sends and receives 4 messages of 0.1 ms
+    # 4 rounds of 4 × (1 + 0.1) ms predicted, 4 × (2 + 0.1) ms measured; a tenth of each forward is an exchange, and
+    # each rank sends and receives 4 messages of 0.1 ms
     assert "predicted 3.6 ms 1.2 ms 12.8 ms 79.5 %" in said
     assert "measured 7.2 ms 1.6 ms 24.8 ms 78.6 %" in said
     assert "difference +3.6 ms +400 µs +12 ms −1.0 points" in said
