@@ -78,7 +78,7 @@ class _Writer:
     """The events of one timeline; its processes are numbered from `first` on."""
 
     def __init__(self, view: View, timeline: Timeline, first: int) -> None:
-        self._view, self._timeline = view, timeline
+        self._view, self._timeline, self._start_s = view, timeline, timeline.start_s
         self._rows: dict[int, Row] = {row.rank: row for row in view.rows}
         hosts = sorted({self._host(rank) for rank in timeline.ranks})
         self._process = {host: first + number for number, host in enumerate(hosts, 1)}
@@ -175,7 +175,7 @@ class _Writer:
                 yield {"ph": "C", "name": name, "ts": max(0.0, ts), "pid": pid, "tid": 0, "args": {"bytes": used}}
 
     def _ns(self, moment_s: float) -> int:
-        return round((moment_s - self._timeline.start_s) * 1e9)
+        return round((moment_s - self._start_s) * 1e9)
 
     def _times(self, start_s: float, end_s: float) -> Event:
         begin = self._ns(start_s)
