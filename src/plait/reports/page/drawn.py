@@ -67,7 +67,7 @@ def make_drawn(view: View) -> Drawn | None:
         tuple(_legend(held)),
         tuple(one["rank"] for one in memory["ranks"]),
         any(len(one.critical) for one in held),
-        any(one.source == "predicted" and one.columns["transfer"].any() for one in held),
+        any(one.source == "predicted" and _has_spread(one) for one in held),
     )
 
 
@@ -114,6 +114,12 @@ def _geometry(geometry: Geometry, names: Sequence[str], short: Sequence[str], so
 def _theme(dark: bool) -> dict[str, Any]:
     colours, letters = palette.drawn(dark)
     return {**(palette.DARK if dark else palette.LIGHT), "sorts": colours, "letters": letters}
+
+
+def _has_spread(one: Columns) -> bool:
+    """True where exchanges are held by how long they take alone."""
+    without = np.diff(one.columns["parts"].astype(np.int64)) == 0
+    return bool((without & (one.columns["transfer"] > 0)).any())
 
 
 def _legend(held: Sequence[Columns]) -> Iterator[tuple[str, str, str]]:

@@ -72,6 +72,7 @@ plait.makeMemory = async function (data, picture, target, choice, words) {
   // Under the timeline, moment under moment.
   const align = () => {
     plot.min_border_left = Math.round(picture.view.frame.bbox.left);
+    plot.below[0].ticker.desired_num_ticks = picture.plot.below[0].ticker.desired_num_ticks;
   };
   picture.plot.properties.inner_width.change.connect(align);
   align();
