@@ -7,6 +7,26 @@ import torch
 
 from tests.comm.ranks import TRANSPORTS, Ranks, Workers
 
+LONG = (
+    "test_collectives_equal_the_reference",
+    "test_collectives_of_large_tensors_equal_the_reference",
+    "test_repeated_calls_are_safe",
+    "test_eight_processes_on_few_cores",
+    "test_bytes_of_each_link_of_a_large_sum",
+)
+"""Contract tests that emulated links pass in the long runs: they are the same frames as over c10d, and minutes more.
+
+Of those with sizes, two ranks are always tried.
+"""
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        name, _, parameters = item.name.partition("[")
+        if name in LONG and parameters.startswith("emulated") and not parameters.startswith("emulated-2"):
+            item.add_marker(pytest.mark.soak)
+
 
 @pytest.fixture(scope="session")
 def workers() -> Iterator[Workers]:

@@ -22,8 +22,11 @@ from typing import Any, Protocol
 import torch.distributed as dist
 
 from plait.comm.contract import Endpoint
+from plait.comm.emulated_mesh import EmulatedMesh
 from plait.comm.shm import ShmMesh
 from plait.comm.threads import thread_mesh
+from plait.spec.cluster import Wire
+from plait.spec.emulation import Emulation
 
 Program = Callable[..., Any]
 WORKER = Path(__file__).with_name("worker.py")
@@ -196,9 +199,25 @@ class JoinedRanks(C10dRanks):
             yield {"joined": {"rank": rank, **where}}, ()
 
 
+class EmulatedRanks(ProcessRanks):
+    """Two emulated hosts where there are more than two ranks, else one for each, over a link that is fast to test on:
+    even ranks on the first, odd ones not."""
+
+    deaths = ("fail",)  # kill is in test_emulated.py
+
+    def requests(self, size: int, capacity: int) -> Iterator[tuple[dict[str, Any], Sequence[int]]]:
+        hosts = tuple(rank % 2 if size > 2 else rank for rank in range(size))
+        wire = Wire(100e-6, 1e9)
+        mesh = EmulatedMesh.create(capacity, Emulation(hosts, {(0, 1): wire, (1, 0): wire}))
+        for rank in range(size):
+            yield {"mesh": mesh.description(rank)}, mesh.descriptors(rank)
+        mesh.close_parent()
+
+
 TRANSPORTS: dict[str, Callable[[Workers], Ranks]] = {
     "threads": ThreadRanks,
     "shm": ShmRanks,
     "c10d": C10dRanks,
     "joined": JoinedRanks,
+    "emulated": EmulatedRanks,
 }

@@ -16,6 +16,7 @@ import torch
 import torch.distributed as dist
 
 from plait.comm import cluster
+from plait.comm.attach import attach
 from plait.comm.c10d import C10dEndpoint
 from plait.comm.cluster import Environment
 from plait.comm.contract import Endpoint
@@ -62,11 +63,24 @@ def join(request: JoinedRequest) -> Endpoint:
     return cluster.join(where, request["capacity"], timeout_s=60)
 
 
+def own_descriptors(description: dict[str, Any], descriptors: list[int]) -> dict[str, Any]:
+    """An emulated mesh's description, with the descriptors as this process got them: `EmulatedMesh.descriptors`."""
+    others = len(description["hosts"]) - 1
+    clocks, *sockets = descriptors[: 1 + others]
+    near = description["near"]
+    if near is not None:
+        memory, *bells = descriptors[1 + others :]
+        near = {**near, "memory": memory, "sockets": bells}
+    return {**description, "clocks": clocks, "sockets": sockets, "near": near}
+
+
 def endpoint_of(request: dict[str, Any], descriptors: list[int]) -> Endpoint:
     if "c10d" in request:
         return connect(request["c10d"])
     if "joined" in request:
         return join(request["joined"])
+    if "mesh" in request:
+        return attach(own_descriptors(request["mesh"], descriptors))
     memory, *sockets = descriptors
     return ShmEndpoint.attach({**request["description"], "memory": memory, "sockets": sockets})
 
