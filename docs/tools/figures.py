@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import pydoc_data.topics
 import shlex
 import shutil
@@ -62,18 +63,28 @@ PICTURES = (
     ),
     Picture(
         "plan",
-        "plan gpt3-175b --cluster a100 --gpus 64 --task train --batch 512 -o PLACE --json",
+        "plan gpt3-175b --cluster a100 --gpus 64 --task train --batch 64 -o PLACE --json",
         (Shot("report-plan.png"),),
     ),
 )
 
-ALSO_JSON = ("certify --dp 2 --pp 2 --json", "lab pipeline --short --json", "report PLACE --json")
+ALSO_JSON = (
+    "report PLACE --json",
+    "certify --dp 2 --pp 2 --json",
+    "probe --seconds 4 --json",
+    "lab pipeline --short --json",
+)
 """Commands whose JSON keys are kept beside those of the runs; PLACE is the run of generation."""
 
 
-def plait(*arguments: str) -> str:
-    """What the command writes to stdout. Errors: RuntimeError, with its words."""
-    ran = subprocess.run([sys.executable, "-m", "plait", *arguments], capture_output=True, text=True, check=False)
+def plait(folder: Path, *arguments: str) -> str:
+    """What the command writes to stdout. Errors: RuntimeError, with its words.
+
+    Its cache is in `folder`: figures of this machine that were kept from a busy time would spoil what is predicted.
+    """
+    command = [sys.executable, "-m", "plait", *arguments]
+    env = {**os.environ, "XDG_CACHE_HOME": str(folder / "cache")}
+    ran = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
     if ran.returncode:
         raise RuntimeError(f"plait {' '.join(arguments)} ended with {ran.returncode}:\n{ran.stderr}")
     return ran.stdout
@@ -90,24 +101,25 @@ def draw(folder: Path) -> dict[str, Any]:
     said: dict[str, Any] = {}
     for one in PICTURES:
         place = folder / (f"{one.name}.toml" if one.name == "plan" else one.name)
-        said[one.run.replace("PLACE", "PLAN" if one.name == "plan" else "RUN")] = _ran(one.run, place)
-        _report(one, place, folder / f"{one.name}.html")
+        said[one.run.replace("PLACE", "PLAN" if one.name == "plan" else "RUN")] = _ran(one.run, folder, place)
+        _report(one, folder, place)
     for command in ALSO_JSON:
-        said[command.replace("PLACE", "RUN")] = _ran(command, folder / "generate")
+        said[command.replace("PLACE", "RUN")] = _ran(command, folder, folder / "generate")
     return said
 
 
-def _ran(command: str, place: Path) -> Any:
+def _ran(command: str, folder: Path, place: Path) -> Any:
     """What the command says, as data; of one object a line, the last."""
     print(f"plait {command}", file=sys.stderr)
     names = {"PLACE": str(place), "TEXT": pydoc_data.topics.__file__}
-    text = plait(*(names.get(word, word) for word in shlex.split(command)))
+    text = plait(folder, *(names.get(word, word) for word in shlex.split(command)))
     return json.loads(text.splitlines()[-1])
 
 
-def _report(one: Picture, place: Path, page: Path) -> None:
+def _report(one: Picture, folder: Path, place: Path) -> None:
+    page = folder / f"{one.name}.html"
     still = ("--svg", str(FIGURES / one.still)) if one.still else ()
-    plait("report", str(place), "-o", str(page), *still)
+    plait(folder, "report", str(place), "-o", str(page), *still)
     for shot in one.shots:
         screenshot(page, FIGURES / shot.file, shot.width, shot.height, dark=shot.dark)
 
