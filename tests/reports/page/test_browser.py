@@ -50,7 +50,7 @@ def test_zooming_in_20_000_spans_draws_few_of_them_and_pointing_names_them(show:
         # 4.4 ms a round: 2F0 of round 500 begins at 500 × 4.4 + 2 × 1.1 = 2202.2 ms
         place = page.evaluate(
             "(() => { const one = plait.timelines[0]; const i = one.start.findIndex((start, at) => "
-            "plait.notation(plait.data.words, one, at) === '500:2F0'); return plait.picture.placeOf(0, i); })()"
+            "plait.notation(plait.data.words, one, at) === '500:2F0'); return plait.picture.screenOf(0, i); })()"
         )
         page.mouse.move(place["x"], place["y"])
         lines = page.locator("#tooltip > *").all_inner_texts()

@@ -11,13 +11,13 @@ plait.start = async function () {
   const timelines = data.timelines.map(plait.readTimeline);
   const ranks = plait.readRanks(data.ranks);
   const picture = await plait.makePicture(data, timelines, find("picture"));
-  const memory = data.items.memory ? await plait.makeMemory(data, picture, find("memory-picture"), find("memory-rank"), find("memory-words")) : null;
+  const memory = data.items.memory ? await plait.makeMemory(data, picture, find) : null;
   const tooltip = plait.makeTooltip(find("tooltip"));
   Object.assign(plait, { data, timelines, picture, memory });
 
   plait.followTheme(data.themes, [picture, memory].filter(Boolean));
   plait.followPointer(find("picture"), data, timelines, picture, tooltip);
-  plait.makeRankForm(find("rank-form"), find("rank-facts"), ranks, data.rows, picture.showRow);
+  plait.makeRankForm(find("rank-form"), find("rank-facts"), ranks, data.rows, (row) => picture.showRow(row));
   const commands = plait.makeCommands(data, timelines, picture, tooltip, find);
   plait.bindKeys(commands, find("picture"));
   for (const button of document.querySelectorAll("button[data-command]")) {
@@ -55,12 +55,12 @@ plait.makeCommands = function (data, timelines, picture, tooltip, find) {
   function step(by) {
     const chosen = picture.state.chosen;
     let [line, i] = chosen || [0, -1];
-    const timeline = timelines[line];
-    if (chosen) i = Math.min(timeline.start.length - 1, Math.max(0, i + by));
-    else i = Math.max(0, timeline.start.findIndex((start, at) => start + timeline.length[at] >= picture.plot.x_range.start));
-    if (!timeline.start.length) return;
+    const { start, length } = timelines[line], from = picture.plot.x_range.start;
+    if (!start.length) return;
+    if (chosen) i = Math.min(start.length - 1, Math.max(0, i + by));
+    else i = Math.max(0, start.findIndex((begin, at) => begin + length[at] >= from));
     picture.choose(line, i);
-    const lines = plait.describeOne(data, timelines, line, i), { x, y } = picture.placeOf(line, i);
+    const lines = plait.describeOne(data, timelines, line, i), { x, y } = picture.screenOf(line, i);
     tooltip.show(lines, x, y);
     find("said").textContent = lines.join(". ");
   }
@@ -103,11 +103,13 @@ plait.describePath = (timelines) =>
     })
     .join(" ");
 
-plait.isTalk = (timeline, i) => (plait.firstAbove(timeline.first, 0, timeline.first.length, i) - 1) % 2 === 1;
+plait.isTalk = (timeline, i) => plait.placeOf(timeline, plait.data.geometry, i).band === 1;
 
 // Arrows belong to the picture; the others work everywhere but in a field.
 plait.bindKeys = function (commands, element) {
-  const everywhere = { "+": "in", "=": "in", "-": "out", 0: "whole", c: "path", "[": "previous", "]": "next", "?": "keys", Escape: "hide" };
+  const everywhere = {
+    "+": "in", "=": "in", "-": "out", 0: "whole", c: "path", "[": "previous", "]": "next", "?": "keys", Escape: "hide",
+  };
   const inside = { ArrowLeft: "left", ArrowRight: "right", ArrowUp: "up", ArrowDown: "down" };
   document.addEventListener("keydown", (event) => {
     if (event.ctrlKey || event.metaKey || event.altKey) return;

@@ -10,13 +10,22 @@ plait.limitWords = function ({ limit, base }, near) {
   const said = [];
   if (limit === null) said.push("The limit of the device is not known.");
   else if (!near) said.push(`The limit of the device, ${plait.bytes(limit)}, is far above.`);
-  if (base > 0) said.push(`Both stand on the ${plait.bytes(base)} that the process held before it loaded anything; a prediction does not count them.`);
+  if (base > 0) {
+    said.push(`Both stand on the ${plait.bytes(base)} that the process held before it loaded anything;`);
+    said.push("a prediction does not count them.");
+  }
   return said.join(" ");
 };
 
 plait.readTrack = function (track, end) {
   const x = plait.decode(track.x), y = plait.decode(track.y);
   return { x: Float64Array.of(...x, Math.max(end, x[x.length - 1])), y: Float64Array.of(...y, y[y.length - 1]) };
+};
+
+plait.readTracks = function ({ limit, base, tracks }, timelines) {
+  const lines = tracks.map((track, at) => track && plait.readTrack(track, timelines[at].end_s));
+  const most = Math.max(1, ...lines.filter(Boolean).map(({ y }) => y.reduce((a, b) => Math.max(a, b), 0)));
+  return { limit, base, lines, most };
 };
 
 plait.thinned = function (x, y, start, end) {
@@ -42,16 +51,12 @@ plait.thinned = function (x, y, start, end) {
   return { x: xs, y: ys };
 };
 
-plait.makeMemory = async function (data, picture, target, choice, words) {
-  const views = await Bokeh.embed.embed_item(data.items.memory, target);
+plait.makeMemory = async function (data, picture, find) {
+  const choice = find("memory-rank"), words = find("memory-words");
+  const views = await Bokeh.embed.embed_item(data.items.memory, find("memory-picture"));
   const view = views.roots[0], plot = view.model;
   const named = (name) => plot.document.get_model_by_name(name);
-  const tracks = new Map(
-    data.memory.ranks.map((one) => [
-      one.rank,
-      { limit: one.limit, base: one.base, lines: one.tracks.map((track, at) => track && plait.readTrack(track, data.timelines[at].end_s)) },
-    ]),
-  );
+  const tracks = new Map(data.memory.ranks.map((one) => [one.rank, plait.readTracks(one, data.timelines)]));
 
   function draw() {
     const one = tracks.get(Number(choice.value));
@@ -60,8 +65,7 @@ plait.makeMemory = async function (data, picture, target, choice, words) {
       const line = one.lines[at];
       named(`memory-${name}`).data = line ? plait.thinned(line.x, line.y, start, end) : { x: [], y: [] };
     });
-    const most = Math.max(1, ...one.lines.filter(Boolean).map(({ y }) => y.reduce((a, b) => Math.max(a, b), 0)));
-    const near = one.limit !== null && one.limit <= plait.NEAR * most;
+    const { most } = one, near = one.limit !== null && one.limit <= plait.NEAR * most;
     const limit = named("limit");
     limit.visible = near;
     if (near) limit.location = one.limit;

@@ -2,31 +2,38 @@
 "use strict";
 
 plait.readRanks = function (given) {
-  const decoded = Object.fromEntries(["row", "position", "device", "host"].map((name) => [name, plait.decode(given[name])]));
+  const names = ["row", "position", "device", "host"];
+  const decoded = Object.fromEntries(names.map((name) => [name, plait.decode(given[name])]));
   const axes = Object.fromEntries(Object.entries(given.axes).map(([name, column]) => [name, plait.decode(column)]));
   return { ...given, ...decoded, axes };
 };
 
 // The ranks that differ from `rank` on one axis alone, itself among them.
 plait.peers = function (ranks, rank, axis) {
-  const found = [];
+  const found = [], others = Object.entries(ranks.axes).filter(([name]) => name !== axis);
   for (let other = 0; other < ranks.count; other++) {
-    if (Object.entries(ranks.axes).every(([name, place]) => name === axis || place[other] === place[rank])) found.push(other);
+    if (others.every(([, place]) => place[other] === place[rank])) found.push(other);
   }
   return found;
 };
 
-plait.listed = (numbers) =>
-  numbers.length <= 12 ? numbers.join(", ") : `${numbers.slice(0, 10).join(", ")} … ${numbers[numbers.length - 1]} (${numbers.length})`;
+plait.listed = function (numbers) {
+  if (numbers.length <= 12) return numbers.join(", ");
+  return `${numbers.slice(0, 10).join(", ")} … ${numbers[numbers.length - 1]} (${numbers.length})`;
+};
+
+plait.layersOf = ([first, end]) => (end - first > 1 ? `${first} to ${end - 1}` : String(first));
 
 // Name and value of all that is known of a rank.
 plait.rankFacts = function (ranks, rows, rank) {
   const position = ranks.positions[ranks.position[rank]];
   const facts = [["rank", String(rank)]];
-  for (const [axis, place] of Object.entries(ranks.axes)) facts.push([axis, `${place[rank]} (of 0 to ${ranks.sizes[axis] - 1})`]);
+  for (const [axis, place] of Object.entries(ranks.axes)) {
+    facts.push([axis, `${place[rank]} (of 0 to ${ranks.sizes[axis] - 1})`]);
+  }
   if (position) {
     facts.push([position.stages.length > 1 ? "stages" : "stage", position.stages.join(", ")]);
-    facts.push(["layers", position.layers.map(([first, end]) => (end - first > 1 ? `${first} to ${end - 1}` : String(first))).join("; ")]);
+    facts.push(["layers", position.layers.map(plait.layersOf).join("; ")]);
   }
   facts.push(["device", ranks.devices[ranks.device[rank]]], ["host", ranks.hosts[ranks.host[rank]]]);
   for (const axis of Object.keys(ranks.axes)) {
@@ -34,9 +41,25 @@ plait.rankFacts = function (ranks, rows, rank) {
     if (peers.length > 1) facts.push([`${axis} group`, plait.listed(peers)]);
   }
   const row = ranks.row[rank];
-  if (row >= 0 && rows[row].rank !== rank) facts.push(["drawn as", `rank ${rows[row].rank}, which stands for ${rows[row].count} ranks`]);
   if (row < 0) facts.push(["drawn as", "not in the picture"]);
+  else if (rows[row].rank !== rank) {
+    facts.push(["drawn as", `rank ${rows[row].rank}, which stands for ${rows[row].count} ranks`]);
+  }
   return facts;
+};
+
+plait.listOf = function (facts) {
+  const list = document.createElement("dl");
+  for (const fact of facts) {
+    const pair = document.createElement("div");
+    ["dt", "dd"].forEach((tag, at) => {
+      const word = document.createElement(tag);
+      word.textContent = fact[at];
+      pair.append(word);
+    });
+    list.append(pair);
+  }
+  return list;
 };
 
 plait.makeRankForm = function (form, output, ranks, rows, showRow) {
@@ -52,15 +75,7 @@ plait.makeRankForm = function (form, output, ranks, rows, showRow) {
       return;
     }
     showRow(ranks.row[rank]);
-    const list = document.createElement("dl");
-    for (const [name, value] of plait.rankFacts(ranks, rows, rank)) {
-      const pair = document.createElement("div"), term = document.createElement("dt"), said = document.createElement("dd");
-      term.textContent = name;
-      said.textContent = value;
-      pair.append(term, said);
-      list.append(pair);
-    }
-    output.replaceChildren(list);
+    output.replaceChildren(plait.listOf(plait.rankFacts(ranks, rows, rank)));
   }
   form.addEventListener("submit", show);
   return { show };

@@ -7,7 +7,7 @@ plait.describe = function (data, timelines, hit) {
 
 plait.describeOne = function (data, timelines, line, i) {
   const words = data.words, timeline = timelines[line];
-  const row = data.rows[plait.rowOf(timeline, data.geometry, i)];
+  const row = data.rows[plait.placeOf(timeline, data.geometry, i).row];
   const lines = [
     `${plait.notation(words, timeline, i)}  ${words.kinds[timeline.kind[i]][1]}`,
     `rank ${row.rank}, ${timeline.source}`,
@@ -34,7 +34,7 @@ plait.describeCause = function (data, timeline, i) {
     exchange: "waited for its group, and that for",
   }[why];
   if (cause < 0) return `${reason} what is not in the picture`;
-  const rank = data.rows[plait.rowOf(timeline, data.geometry, cause)].rank;
+  const rank = data.rows[plait.placeOf(timeline, data.geometry, cause).row].rank;
   return `${reason} ${plait.notation(data.words, timeline, cause)} on rank ${rank}`;
 };
 
@@ -43,7 +43,7 @@ plait.describeMate = function (timelines, line, i) {
   if (timelines.length < 2) return "";
   const other = timelines[1 - line];
   if (mate < 0) return `not ${other.source}`;
-  const [predicted, measured] = line === 0 ? [timelines[0].length[i], other.length[mate]] : [other.length[mate], timelines[1].length[i]];
+  const both = [timelines[line].length[i], other.length[mate]], [predicted, measured] = line ? both.reverse() : both;
   const off = predicted > 0 ? ` (measured ${plait.signed((measured / predicted - 1) * 100)} %)` : "";
   return `${other.source} ${plait.seconds(other.length[mate])}${off}`;
 };
@@ -52,16 +52,14 @@ plait.signed = (value) => `${value < 0 ? "−" : "+"}${Math.abs(value).toFixed(M
 
 plait.describeMany = function (data, timelines, { line, row, band, spans, from, to, own_s, bytes }) {
   const busy = to > from ? Math.min(1, own_s / (to - from)) : 0;
+  const share = `${(busy * 100).toFixed(0)} % ${band ? "talking" : "computing"}`;
   const lines = [
-    `${plait.counted(spans.length, "action")}, ${plait.seconds(to - from)}, ${(busy * 100).toFixed(0)} % ${band ? "talking" : "computing"}`,
+    `${plait.counted(spans.length, "action")}, ${plait.seconds(to - from)}, ${share}`,
     `rank ${data.rows[row].rank}, ${timelines[line].source}, from ${plait.moment(from)} on`,
   ];
   if (bytes > 0) lines.push(`send ${plait.bytes(bytes)}`);
   return lines;
 };
-
-plait.rowOf = (timeline, geometry, i) =>
-  Math.floor((plait.firstAbove(timeline.first, 0, timeline.first.length, i) - 1) / geometry.bands.length);
 
 plait.makeTooltip = function (element) {
   function show(lines, x, y) {

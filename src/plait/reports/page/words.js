@@ -21,7 +21,7 @@ plait.bytes = function (count) {
   const units = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
   let size = count;
   for (const unit of units) {
-    if (Math.abs(size) < 1024 || unit === "PiB") return unit === "B" ? `${size.toFixed(0)} B` : `${size.toFixed(1)} ${unit}`;
+    if (Math.abs(size) < 1024 || unit === "PiB") return `${size.toFixed(unit === "B" ? 0 : 1)} ${unit}`;
     size /= 1024;
   }
   return "";
@@ -43,8 +43,8 @@ plait.ticks = {
 
 // 17:2F0, round:stage kind micro-batch.part
 plait.notation = function (words, timeline, i) {
-  const part = timeline.part[i] < 0 ? "" : `.${timeline.part[i]}`;
-  return `${timeline.round[i]}:${timeline.stage[i]}${words.kinds[timeline.kind[i]][0]}${timeline.micro_batch[i]}${part}`;
+  const part = timeline.part[i] < 0 ? "" : `.${timeline.part[i]}`, letters = words.kinds[timeline.kind[i]][0];
+  return `${timeline.round[i]}:${timeline.stage[i]}${letters}${timeline.micro_batch[i]}${part}`;
 };
 
 // The letters in a block: as much of the notation as fits in so many pixels.
