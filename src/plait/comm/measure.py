@@ -24,20 +24,30 @@ def measure_link(endpoint: Endpoint, peer: int, epoch: int = 0) -> LinkCost:
     Half the round trips of a few sizes, medians, and the line through them that is nearest in relative terms.
     """
     if endpoint.rank < peer:
-        points = [(size, _lead(endpoint, peer, epoch, size)) for size in SIZES_BYTES]
+        points = [(size, _lead(endpoint, peer, Tag(epoch, -1, at), size)) for at, size in enumerate(SIZES_BYTES)]
         cost = fit(points)
         figures = torch.tensor([cost.latency_s, cost.bandwidth_bytes_per_s], dtype=torch.float64)
         endpoint.send(peer, Tag(epoch, -1, len(SIZES_BYTES)), figures)
         return cost
-    for size in SIZES_BYTES:
-        _follow(endpoint, peer, Tag(epoch, -1, SIZES_BYTES.index(size)))
+    for at in range(len(SIZES_BYTES)):
+        _follow(endpoint, peer, Tag(epoch, -1, at))
     return LinkCost(*endpoint.receive(peer, Tag(epoch, -1, len(SIZES_BYTES))).tolist())
 
 
-def _lead(endpoint: Endpoint, peer: int, epoch: int, size: int) -> float:
+def one_way_s(endpoint: Endpoint, peer: int, size: int, epoch: int = 0) -> float:
+    """Seconds one way for messages of `size` bytes, half the round trips' median. `peer` calls this too; both get it."""
+    tag, answer = Tag(epoch, -1, len(SIZES_BYTES) + 1), Tag(epoch, -1, len(SIZES_BYTES) + 2)
+    if endpoint.rank < peer:
+        seconds = _lead(endpoint, peer, tag, size)
+        endpoint.send(peer, answer, torch.tensor([seconds], dtype=torch.float64))
+        return seconds
+    _follow(endpoint, peer, tag)
+    return float(endpoint.receive(peer, answer))
+
+
+def _lead(endpoint: Endpoint, peer: int, tag: Tag, size: int) -> float:
     """Seconds one way for `size` bytes. The first byte tells the other whether this is the last time."""
     tensor = torch.zeros(size, dtype=torch.uint8)
-    tag = Tag(epoch, -1, SIZES_BYTES.index(size))
     taken: list[float] = []
     begin = time.perf_counter()
     while not tensor[0]:
