@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 
 from plait.lab.experiment import Outcome
-from plait.lab.many_users import EXPERIMENT, Found, Taken, judged, looked_up, read_bytes_per_s, read_weights
+from plait.lab.many_users import EXPERIMENT, Found, Taken, judged, read_bytes_per_s
+from plait.lab.reading import even_layers, looked_up, read_weights
 from plait.weights.model import model_spec
 
 from .figures import broken, figures
@@ -77,7 +78,7 @@ def test_a_forward_reads_every_tensor_but_the_rows_that_it_looks_up() -> None:
         ),
         (
             {8: taken(8, 2, 0.055, 0.050, 0.048, predicted_s=0.100)},
-            ["idle share, 8 users pipelined", "gain of pipelining 8 users"],
+            ["idle share, 8 users pipelined", "8 users pipelined"],
         ),
     ],
     ids=["one forward less", "another idle share", "no gain"],
@@ -86,17 +87,16 @@ def test_a_wrong_prediction_is_found(wrong: dict[int, Taken], fails: list[str]) 
     assert broken(judged(replace(FOUND, pipelined=PIPELINED | wrong), "full")) == fails
 
 
-def test_users_that_share_nothing_are_found() -> None:
-    slow = LAYER_WISE[8]._replace(measured=figures(0.32, 0, 0.16, 0.16, users=8))
-    outcome = judged(replace(FOUND, layer_wise=LAYER_WISE | {8: slow}), "full")
-
-    assert "gain of 8 users over one, layer-wise" in broken(outcome)
+def test_stages_read_as_much_of_the_weights() -> None:
+    """The demo's head is as large as eight of its 30 layers."""
+    assert even_layers(model_spec("demo"), 2) == (19, 11)
+    assert even_layers(model_spec("demo"), 1) == (30,)
 
 
 def run(size: str = "short") -> Outcome:
     said: list[str] = []
     outcome = EXPERIMENT.run(size, said.append)  # type: ignore[arg-type]
-    users = "1, 2, 4, 8" if size == "full" else "1, 4"
+    users = "1, 2, 4, 8" if size == "full" else "1, 2, 4"
     assert f"{users} users, layer-wise and pipelined" in said
     return outcome
 
@@ -105,7 +105,7 @@ def test_the_short_form_holds() -> None:
     outcome = run()
 
     assert broken(outcome) == []
-    assert len(outcome.checks) == 2 * 2 * 2 + 2 + 1
+    assert len(outcome.checks) == 3 * 2 * 3
 
 
 @pytest.mark.soak

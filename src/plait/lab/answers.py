@@ -14,11 +14,12 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import NamedTuple
 
-from plait.costs.protocol import Costs, FixedCosts
+from plait.costs.protocol import FREE, Costs, FixedCosts, LinkCost
 from plait.generation.launch import Ranks
 from plait.generation.protocol import Submit
 from plait.generation.session import Session
 from plait.lab.experiment import Size
+from plait.lab.reading import even_layers
 from plait.planner.capacity import require_memory
 from plait.planner.local import Wishes, plan_local
 from plait.plans.action import Kind
@@ -58,7 +59,7 @@ def short_notes(size: Size) -> tuple[str, ...]:
 class Way:
     """One way to split. `link`: what joins the ranks; shared memory where there is none. `users`: slots.
 
-    `layers`: of each stage; where they are not given, so many that all take as long.
+    `layers`: of each stage; where they are not given, so many that all read as much of the weights.
     """
 
     stages: int = 1
@@ -161,7 +162,7 @@ class Bench:
     costs: Callable[[Way, Plan], Costs]
 
     def plan(self, way: Way) -> Plan:
-        """The way as a plan, cut where stages take the same time. Errors: PlanError, CapacityError."""
+        """The way as a plan, cut where stages read as much. Errors: PlanError, CapacityError."""
         positions = len(self.prompt) + self.tokens
         wishes = Wishes(
             model=self.name,
@@ -169,14 +170,14 @@ class Bench:
             max_tokens=self.tokens,
             context=-(-positions // GRID) * GRID,
             stages=way.stages,
-            layers=way.layers,
+            layers=way.layers or even_layers(self.index.spec, way.stages),
             tp=way.tp,
             schedule=way.schedule,
             micro_batches=way.micro_batches,
+            chunk=GRID,
             threads=1,
         )
-        told = way.layers is not None and way.micro_batches == 1  # nothing is left that costs decide on
-        plan = plan_local(self.index.spec, wishes, lambda draft: FixedCosts() if told else self.costs(way, draft))
+        plan = plan_local(self.index.spec, wishes, lambda draft: FixedCosts())  # nothing is left that costs decide on
         host = plan.layout.stages[0].host
         require_memory(plan, self.index.spec, {host: free_memory_here()})
         return plan
@@ -184,8 +185,20 @@ class Bench:
     def predicted(self, way: Way, users: int = 1) -> Figures:
         """What so many users take, by the simulator."""
         plan = self.plan(way)
+        return self._simulated(plan, self.costs(way, plan), users)
+
+    def paced(self, way: Way, users: int, seconds: Sequence[float]) -> Figures:
+        """What they take, by the simulator, where a forward of each stage takes so many seconds, whoever else computes.
+
+        Hops take what their link does, and nothing over shared memory.
+        """
+        wire = way.link.wire if way.link else None
+        hop = LinkCost(wire.latency_s, wire.bandwidth) if wire else FREE
+        return self._simulated(self.plan(way), FixedCosts(dict(enumerate(seconds)), any_link=hop), users)
+
+    def _simulated(self, plan: Plan, costs: Costs, users: int) -> Figures:
         rounds = forecast_rounds(plan, [len(self.prompt)] * users, self.tokens)
-        return decoding(simulate(plan.layout, rounds, self.costs(way, plan), self.index.spec), rounds, users)
+        return decoding(simulate(plan.layout, rounds, costs, self.index.spec), rounds, users)
 
 
 class _Asked(NamedTuple):
