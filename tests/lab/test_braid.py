@@ -90,7 +90,7 @@ def test_threads_over_emulated_links_send_what_the_rules_say() -> None:
             endpoints,
             lambda rank: Talks(braid.computing(case), case.plan, SPEC, rank, endpoint=endpoints[rank]),
         )
-    virtual = steps(case._replace(sizes=case.sizes._replace(repetitions=0)))
+    virtual = steps(case._replace(sizes=case.sizes._replace(most_steps=0)))
     assert bytes_by_axis(measured) == virtual.predicted_bytes == virtual.measured_bytes
 
 

@@ -77,4 +77,4 @@ def test_a_wrong_formula_makes_it_fail(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_full_form_holds_here() -> None:
     found = run_experiments(["pipeline"])
     assert found.holds, [check for check in found.outcomes[0].checks if not check.holds]
-    assert len(found.outcomes[0].checks) == 49
+    assert len(found.outcomes[0].checks) == 51

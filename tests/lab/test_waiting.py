@@ -12,13 +12,15 @@ from plait.comm.threads import thread_mesh
 from plait.costs.protocol import FixedCosts
 from plait.executor.virtual import VirtualMessages, VirtualWorld
 from plait.lab.talking import VirtualExchanges, one_thread_each
-from plait.lab.waiting import SPEC, Waits, on_threads, on_virtual_clock, waiting_layout
+from plait.lab.waiting import SPEC, Waits, on_threads, on_virtual_clock, undisturbed, waiting_layout
 from plait.plans.action import Action, Kind
 from plait.plans.layout import Layout
 from plait.plans.round import Round
 from plait.schedules.step import make_training_round, sequences
 from plait.schedules.training import V_SHAPED
 from plait.simulator.simulate import simulate
+from plait.timeline.span import Span
+from plait.timeline.timeline import Timeline
 
 SCHEDULES = ("layerwise", "gpipe", "1f1b", "interleaved", "zb-h1", "zb-h2", "zb-v", "dualpipe-v")
 
@@ -40,10 +42,10 @@ def test_on_the_virtual_clock_a_step_is_as_simulated(schedule: str, positions: i
     measured = on_virtual_clock(layout, one, lambda _, rank, pause: Waits(costs, layout, pause))
     predicted = simulate(layout, [one], costs, SPEC)
 
-    def computed(timeline: object) -> dict[tuple[int, Action], tuple[float, float]]:
+    def computed(timeline: Timeline) -> dict[tuple[int, Action], tuple[float, float]]:
         return {
             (span.rank, span.action): (round(span.start_s, 9), round(span.end_s, 9))
-            for span in timeline.spans  # type: ignore[attr-defined]
+            for span in timeline.spans
             if span.action.kind in (Kind.FORWARD, Kind.BACKWARD, Kind.BACKWARD_INPUT, Kind.BACKWARD_WEIGHT)
         }
 
@@ -106,3 +108,24 @@ def test_torchs_threads_are_given_back() -> None:
     with one_thread_each():
         assert torch.get_num_threads() == 1
     assert torch.get_num_threads() == before
+
+
+@pytest.mark.parametrize(
+    ("lengths", "most", "taken", "seen"),
+    [
+        ((2.0, 2.01), 8, 2, 2.0),
+        ((2.5, 2.0, 2.4, 2.01, 1.0), 8, 4, 2.0),
+        ((2.5, 2.0, 2.4, 2.2), 4, 4, 2.0),
+        ((1.0, 1.0), 8, 2, 1.0),
+    ],
+)
+def test_steps_are_repeated_until_the_two_fastest_agree(
+    lengths: tuple[float, ...], most: int, taken: int, seen: float
+) -> None:
+    left = list(lengths)
+
+    def step() -> Timeline:
+        return Timeline("measured", (Span(0, Action(0, 0, Kind.FORWARD, 0), 0, 0.0, left.pop(0)),))
+
+    assert undisturbed(step, most).makespan_s == seen
+    assert len(lengths) - len(left) == taken
