@@ -25,9 +25,11 @@ from typing import Any, NamedTuple
 import reference
 from fill import FIGURES, RESULTS, write
 from reference_json import KEPT, keys_of
-from screenshot import screenshot
+from screenshot import find_browser, screenshot
 
+from plait.errors import PlaitError
 from plait.lab.results import read_results
+from plait.lab.words import ending
 
 
 class Shot(NamedTuple):
@@ -124,12 +126,11 @@ def _report(one: Picture, folder: Path, place: Path) -> None:
         screenshot(page, FIGURES / shot.file, shot.width, shot.height, dark=shot.dark)
 
 
-def main(arguments: Sequence[str]) -> int:
-    """The command."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--results", type=Path, help="results.json of the lab, instead of measuring")
-    parser.add_argument("--skip-lab", action="store_true", help="keep the lab's figures that are there")
-    asked = parser.parse_args(arguments)
+def make(asked: argparse.Namespace) -> int:
+    """Measure, draw and fill. Errors: FileNotFoundError without a browser; PlaitError for results that are none."""
+    find_browser()  # before ten minutes of measuring
+    if asked.results is not None:
+        read_results(asked.results)
     FIGURES.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory() as folder:
         if not asked.skip_lab:
@@ -140,9 +141,21 @@ def main(arguments: Sequence[str]) -> int:
     results = read_results(RESULTS)
     write(results)
     reference.main([])
-    for one in results.broken:
-        print(f"{one.experiment} broke: {one.words}", file=sys.stderr)
+    for line in ending(results):
+        print(line, file=sys.stderr)
     return 0 if results.holds else 1
+
+
+def main(arguments: Sequence[str]) -> int:
+    """The command."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--results", type=Path, help="results.json of the lab, instead of measuring")
+    parser.add_argument("--skip-lab", action="store_true", help="keep the lab's figures that are there")
+    try:
+        return make(parser.parse_args(arguments))
+    except (PlaitError, FileNotFoundError, RuntimeError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
 
 
 if __name__ == "__main__":
