@@ -236,7 +236,8 @@ EXPERIMENT = Experiment(
     "they are slower than one of them alone.",
     "A token takes C + E · (L + S ÷ B): C to compute, E exchanges (two a layer, one for the embedding, one for the "
     "token), each of which waits for the latency L and for its S bytes at bandwidth B. Lower bound: half of what one "
-    "machine computes, where every layer divides evenly and links are free. Upper bound: none; it grows with the "
+    "machine computes, where every layer divides evenly and links are free (the demo's nine heads are dealt five and "
+    "four). Upper bound: none; it grows with the "
     "latency, and two machines are slower than one as soon as E · (L + S ÷ B) is longer than what the second one "
     "saves.",
     "The demo model in float32, one core a rank: one process, two ranks over shared memory, over 10 Gb/s, 1 Gb/s, "
