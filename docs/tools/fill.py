@@ -25,7 +25,7 @@ from worked import WORKED
 from writing import table
 
 from plait.errors import PlaitError
-from plait.lab.experiment import Outcome
+from plait.lab.experiment import Outcome, Table
 from plait.lab.experiments import EXPERIMENTS
 from plait.lab.folder import chart_name
 from plait.lab.results import Results, read_results
@@ -95,13 +95,16 @@ def _checks(outcome: Outcome, depth: int) -> str:
     found = checks_table(outcome.checks)
     holding, count = sum(one.holds for one in outcome.checks), len(outcome.checks)
     kind, head = ("note", f"All {count}") if holding == count else ("failure", f"Only {holding} of {count}")
-    title = f"{head} figures are within their bounds; each of them, predicted and measured"
-    lines = table(found.headings, found.rows).splitlines()
-    return "\n".join(["", f'??? {kind} "{title}"', "", *(f"    {line}" for line in lines), ""])
+    return _folded(kind, f"{head} figures are within their bounds; each of them, predicted and measured", found)
 
 
 def _table(outcome: Outcome, depth: int) -> str:
-    return f"\n{table(outcome.table.headings, outcome.table.rows)}\n"
+    return _folded("info", "What was measured", outcome.table)
+
+
+def _folded(kind: str, title: str, found: Table) -> str:
+    lines = table(found.headings, found.rows).splitlines()
+    return "\n".join(["", f'??? {kind} "{title}"', "", *(f"    {line}" for line in lines), ""])
 
 
 def _notes(outcome: Outcome, depth: int) -> str:

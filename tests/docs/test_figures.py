@@ -77,7 +77,7 @@ def test_a_concept_has_its_parts(page: Path) -> None:
         assert "## Measured" not in text
         return
     assert places[1] < text.index("## Measured") < places[2]
-    for what in ("how", "sentence", "figures", "checks"):
+    for what in ("how", "sentence", "figures", "table", "checks", "notes"):
         assert f"<!-- lab:{page.stem}:{what} -->" in text, what
 
 
