@@ -11,7 +11,7 @@ from pathlib import Path
 
 import matplotlib
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
@@ -205,6 +205,7 @@ def test_without_matplotlib(monkeypatch: pytest.MonkeyPatch) -> None:
     )
 
 
+@settings(deadline=None)
 @given(st.lists(st.floats(0, 1), max_size=10))
 def test_names_at_the_ends_of_lines_do_not_overlap(at: list[float]) -> None:
     heights = {str(index): height for index, height in enumerate(at)}

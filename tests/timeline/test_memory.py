@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from plait.plans.notation import parse_action
@@ -18,6 +18,7 @@ SPANS = (Span(0, parse_action("0:0F0"), 0, 0.0, 0.5),)
 TRACK = MemoryTrack((0.0, 0.25, 0.5), (100, 300, 200), 1000, 50)
 
 
+@settings(deadline=None)
 @given(st.lists(st.integers(0, 50), min_size=1, max_size=300), st.integers(4, 40))
 def test_thinning_keeps_peaks_and_order_and_invents_nothing(used: list[int], most: int) -> None:
     times_s = [float(index) for index in range(len(used))]
@@ -30,6 +31,7 @@ def test_thinning_keeps_peaks_and_order_and_invents_nothing(used: list[int], mos
     assert len(used) > most or thinned_bytes == used
 
 
+@settings(deadline=None)
 @given(st.lists(st.integers(0, 50), min_size=50, max_size=300), st.integers(12, 40))
 def test_every_piece_of_a_thinned_curve_keeps_its_own_peak(used: list[int], most: int) -> None:
     thinned_s, thinned_bytes = thin([float(index) for index in range(len(used))], used, most)
@@ -50,6 +52,7 @@ def test_a_track_cut_to_a_run_begins_with_what_lay_there() -> None:
     assert clipped(MemoryTrack((), ()), 0.0, 1.0) == MemoryTrack((), ())
 
 
+@settings(deadline=None)
 @given(
     st.lists(st.tuples(st.integers(0, 20), st.integers(0, 9)), min_size=1, max_size=12),
     st.integers(0, 20),
@@ -87,6 +90,7 @@ def test_what_the_other_ranks_of_a_host_leave() -> None:
     assert left_by_others(grown, hosts, {"a": 400, "b": 80}) == {0: 0, 1: 100, 2: 80}
 
 
+@settings(deadline=None)
 @given(st.dictionaries(st.integers(0, 5), st.integers(0, 100), min_size=1), st.integers(0, 400))
 def test_all_ranks_stay_within_what_they_have_where_they_fit_together(grown: dict[int, int], free: int) -> None:
     left = left_by_others(grown, {}, {"": free})

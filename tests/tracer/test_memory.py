@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import msgspec
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from plait.errors import RunError
@@ -80,6 +80,7 @@ def test_linux_says_what_is_resident() -> None:
     assert abs(own() - own._process.memory_info().rss) < 4 * MB, "where there is no such file, psutil's"
 
 
+@settings(deadline=None)
 @given(
     st.lists(st.tuples(st.floats(0, 9), st.integers(0, 2**50)), max_size=5),
     st.one_of(st.none(), st.integers(0, 2**50)),
