@@ -60,7 +60,8 @@ PICTURES = (
     ),
     Picture(
         "generate",
-        "generate 'Why is the sky blue?' --pp 2 --users 4 --schedule pipelined --micro-batches 2 --max-tokens 16 --run PLACE --json",
+        "generate 'Why is the sky blue?' --pp 2 --users 4 --schedule pipelined --micro-batches 2 --max-tokens 16 "
+        "--run PLACE --json",
         (Shot("report-generate.png"),),
     ),
     Picture(

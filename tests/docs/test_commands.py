@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 from pathlib import Path
 
@@ -56,3 +57,20 @@ def test_every_picture_of_a_report_is_asked_for() -> None:
     stills = {one.still for one in figures.PICTURES if one.still}
     assert asked == {file.name for file in fill.FIGURES.glob("*.png")}
     assert stills == set(fill.STILLS)
+
+
+@pytest.mark.soak
+def test_pictures_and_json_keys_are_what_runs_give(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Real runs, as `make figures` makes them, into another folder."""
+    tool("screenshot").find_browser()
+    place = tmp_path / "figures"
+    place.mkdir()
+    monkeypatch.setattr(figures, "FIGURES", place)
+    said = figures.draw(tmp_path)
+    assert {file.name for file in place.iterdir()} == {
+        file.name for file in fill.FIGURES.iterdir() if file.suffix == ".png" or file.name in fill.STILLS
+    }
+    kept = json.loads(figures.KEPT.read_text())
+    assert list(kept) == list(said), "type: make figures"
+    for command, value in said.items():
+        assert [list(pair) for pair in figures.keys_of(value)] == kept[command], command
