@@ -34,7 +34,7 @@ from plait.spec.cluster_file import cluster_from_toml
 INTERFACE = "link0"
 ADDRESSES = ("10.77.0.1", "10.77.0.2")
 PORT = 29500
-RATE = "1gbit"
+RATE, BURST = "1gbit", "128kb"
 _LAUNCHED = ("TORCHELASTIC_", "SLURM_", "GLOO_", "NCCL_")
 _LAUNCHED_NAMES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
@@ -138,13 +138,16 @@ def environment() -> Mapping[str, str]:
 
 
 @contextmanager
-def two_hosts(rate: str = RATE) -> Iterator[TwoHosts]:
-    """Two hosts, and whatever is started on them; gone afterwards, also after a failure. Errors: NoHosts."""
+def two_hosts(rate: str = RATE, burst: str = BURST) -> Iterator[TwoHosts]:
+    """Two hosts, and whatever is started on them; gone afterwards, also after a failure. Errors: NoHosts.
+
+    `burst`: what the link lets through at once after a silence. Messages below it are not shaped at all.
+    """
     _require_tools()
     run = f"plait-{os.getpid()}-{secrets.token_hex(3)}"
     namespaces = [f"{run}-{host}" for host in range(2)]
     try:
-        _make(namespaces, rate)
+        _make(namespaces, rate, burst)
         yield TwoHosts(namespaces)
     finally:
         for namespace in namespaces:
@@ -190,7 +193,7 @@ def _require_tools() -> None:
         raise NoHosts("network namespaces need root")
 
 
-def _make(namespaces: Sequence[str], rate: str) -> None:
+def _make(namespaces: Sequence[str], rate: str, burst: str) -> None:
     for namespace in namespaces:
         _do("ip", "netns", "add", namespace)
     ends = [["name", INTERFACE, "netns", namespace] for namespace in namespaces]
@@ -200,7 +203,7 @@ def _make(namespaces: Sequence[str], rate: str) -> None:
         _do(*inside, "address", "add", f"{address}/24", "dev", INTERFACE)
         _do(*inside, "link", "set", "lo", "up")
         _do(*inside, "link", "set", INTERFACE, "up")
-        shape = ["root", "tbf", "rate", rate, "burst", "128kb", "latency", "50ms"]
+        shape = ["root", "tbf", "rate", rate, "burst", burst, "latency", "50ms"]
         _do("tc", "-n", namespace, "qdisc", "add", "dev", INTERFACE, *shape)
 
 

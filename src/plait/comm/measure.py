@@ -35,7 +35,7 @@ def measure_link(endpoint: Endpoint, peer: int, epoch: int = 0) -> LinkCost:
 
 
 def one_way_s(endpoint: Endpoint, peer: int, size: int, epoch: int = 0) -> float:
-    """Seconds one way for messages of `size` bytes, half the round trips' median. `peer` calls this too; both get it."""
+    """Seconds one way for messages of `size` bytes, half the round trips. `peer` calls this, and gets it, too."""
     tag, answer = Tag(epoch, -1, len(SIZES_BYTES) + 1), Tag(epoch, -1, len(SIZES_BYTES) + 2)
     if endpoint.rank < peer:
         seconds = _lead(endpoint, peer, tag, size)

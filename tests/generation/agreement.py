@@ -1,0 +1,138 @@
+"""A token over a link that the kernel shapes, beside the same over one that is emulated: in turns, on the demo model.
+
+The kernel's link counts Ethernet frames: of 1,514 bytes it counts, a message's bytes have 1,448 (IPv4 and TCP with time
+stamps, no preamble), so the emulated link has that share of the rate. It lets one frame through at once: with a larger
+burst it would not hold back messages as small as those of a token. The emulated link's latency is the one that is seen
+over the kernel's.
+
+This module is also what the ranks of that measurement run, under torchrun on both hosts.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+
+from plait.comm.cluster import join
+from plait.comm.contract import Endpoint
+from plait.comm.launcher import Environment, environment
+from plait.comm.measure import measure_link, one_way_s
+from tests.generation import namespaces
+from tests.generation.namespaces import TwoHosts
+
+FRAME, PAYLOAD = 1514, 1448
+ONE_FRAME = "1600"
+TOKEN_BYTES = 4 * 576
+"""What two ranks send each other for one token of the demo model."""
+
+SPLITS: Mapping[str, Sequence[str]] = {"pp 2": ("--layers", "15,15", "--schedule", "layerwise"), "tp 2": ("--tp", "2")}
+_ASKED = ("--model", "demo", "--dtype", "float32", "--threads", "1", "--max-tokens", "24", "What is gravity?")
+_TIMEOUT_S = 300.0
+
+
+class Seen(NamedTuple):
+    """What ranks see of a link: one way for a token's message; and what `measure_link` makes of several sizes."""
+
+    token_s: float
+    latency_s: float
+    bandwidth_bytes_per_s: float
+
+
+class Agreement(NamedTuple):
+    """Seconds a token, run by run, over the one link and over the other, which has latency and bandwidth `asked`."""
+
+    split: str
+    rate_mbit: int
+    seen: Seen
+    asked: tuple[float, float]
+    kernel_s: tuple[float, ...]
+    emulated_s: tuple[float, ...]
+
+    @property
+    def ratio(self) -> float:
+        """Emulated ÷ kernel-shaped, medians."""
+        return statistics.median(self.emulated_s) / statistics.median(self.kernel_s)
+
+
+def agreement(
+    hosts: TwoHosts, rate_mbit: int, splits: Sequence[str], turns: int, say: Callable[[str], None] = lambda _: None
+) -> list[Agreement]:
+    """Both links in turns, for each split, over hosts with a link of that rate and a burst of `ONE_FRAME`."""
+    seen = Seen(**json.loads(_said(hosts.torchrun(1, "-m", __name__, timeout_s=_TIMEOUT_S))))
+    bandwidth = rate_mbit * 1e6 / 8 * PAYLOAD / FRAME
+    latency_s = seen.token_s - TOKEN_BYTES / bandwidth
+    link = f"{bandwidth * 8e-6:.6f}mbit,{latency_s * 1e6:.1f}us"
+    say(f"{rate_mbit} Mb/s: emulated as {link}")
+    found = []
+    for split in splits:
+        kernel_s, emulated_s = [], []
+        for _ in range(turns):
+            kernel_s.append(_kernel_s(hosts, SPLITS[split]))
+            emulated_s.append(_emulated_s(link, SPLITS[split]))
+            say(f"{split}: {kernel_s[-1] * 1e3:.1f} ms kernel-shaped, {emulated_s[-1] * 1e3:.1f} ms emulated")
+        found.append(Agreement(split, rate_mbit, seen, (latency_s, bandwidth), tuple(kernel_s), tuple(emulated_s)))
+    return found
+
+
+def _kernel_s(hosts: TwoHosts, split: Sequence[str]) -> float:
+    with tempfile.TemporaryDirectory() as folder:
+        command = ("-m", "plait", "generate", "--json", "--run", str(Path(folder, "run")), *split, *_ASKED)
+        return _token_s(_said(hosts.torchrun(1, *command, timeout_s=_TIMEOUT_S)))
+
+
+def _emulated_s(link: str, split: Sequence[str]) -> float:
+    with tempfile.TemporaryDirectory() as folder:
+        command = ("generate", "--json", "--emulate", link, "--run", str(Path(folder, "run")), *split, *_ASKED)
+        done = subprocess.run(
+            [sys.executable, "-m", "plait", *command],
+            env={**namespaces.environment()},
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=_TIMEOUT_S,
+        )
+        assert done.returncode == 0, done.stderr
+        return _token_s(done.stdout)
+
+
+def _token_s(said: str) -> float:
+    result: dict[str, Any] = json.loads(said)
+    return float(result["measured"]["time_per_token_s"])
+
+
+def _said(finished: Sequence[namespaces.Finished]) -> str:
+    assert not any(one.status for one in finished), "\n".join(one.stderr for one in finished)
+    return finished[0].stdout
+
+
+# --- the ranks that look at the link ------------------------------------------------------------------------
+
+
+def seen_by(endpoint: Endpoint) -> Seen:
+    """Both ranks call this."""
+    other = 1 - endpoint.rank
+    token_s = one_way_s(endpoint, other, TOKEN_BYTES)
+    cost = measure_link(endpoint, other, epoch=1)
+    return Seen(token_s, cost.latency_s, cost.bandwidth_bytes_per_s)
+
+
+def main(here: Environment) -> None:
+    torch.set_num_threads(1)
+    with join(here, 2) as endpoint:
+        seen = seen_by(endpoint)
+    if here.rank == 0:
+        sys.stdout.write(json.dumps(seen._asdict()))
+
+
+if __name__ == "__main__":
+    started = environment()
+    assert started is not None, "torchrun starts this"
+    main(started)
