@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import psutil
 from harness import table, verdict
 
 from plait.reports.page import write_page
@@ -87,17 +88,20 @@ def wheel(page: Page) -> dict[str, Sequence[float]]:
 
 
 class Cpu:
-    """CPU seconds of the page's main thread."""
+    """CPU seconds of the page's own thread: the main one of the browser's process that draws pages."""
 
-    def __init__(self, page: Page) -> None:
-        self._session = page.context.new_cdp_session(page)
-        self._session.send("Performance.setTimeDomain", {"timeDomain": "threadTicks"})
-        self._session.send("Performance.enable")
+    def __init__(self) -> None:
+        drawing = [
+            process
+            for process in psutil.Process().children(recursive=True)
+            if "--type=renderer" in process.cmdline() and "--extension-process" not in process.cmdline()
+        ]
+        self._process = max(drawing, key=lambda process: process.memory_info().rss)
 
     def seconds(self) -> float:
         """Until now."""
-        metrics = self._session.send("Performance.getMetrics")["metrics"]
-        return next(float(one["value"]) for one in metrics if one["name"] == "TaskDuration")
+        main = next(thread for thread in self._process.threads() if thread.id == self._process.pid)
+        return float(main.user_time + main.system_time)
 
 
 def row(name: str, spans: int, cpu: Cpu, run: Callable[[], dict[str, Sequence[float]]]) -> list[object]:
@@ -119,7 +123,7 @@ def measure(spans: int, folder: Path) -> list[list[object]]:
     html = folder / f"{spans}.html"
     write_page(long_view(spans), html)
     with open_page(html) as page:
-        cpu = Cpu(page)
+        cpu = Cpu()
         page.evaluate(MOVING, [20, "zoom"])  # warm
         return [
             row("zooming", spans, cpu, lambda: page.evaluate(MOVING, [FRAMES, "zoom"])),
@@ -133,14 +137,15 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         rows = [line for spans in (20_000, 200_000) for line in measure(spans, Path(folder))]
     headings = ["", "spans", "median ms", "95 % ms", "longest ms", "CPU ms", "rectangles"]
-    worst = max(float(str(line[3])) for line in rows if line[1] == 20_000)
+    worst, own = (max(float(str(line[at])) for line in rows if line[1] == 20_000) for at in (3, 5))
     sections = [
         "## The page of a report",
         "Time from frame to frame in Chromium without a GPU, 1,280 pixels wide, while every frame shows another part\n"
         "of the timeline. CPU: what a frame takes of the page's own thread, whatever else the machine does.\n"
         f"Load of the machine: {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores.",
         table(headings, rows),
-        f"20,000 spans, 95 of 100 frames: {verdict(worst, TARGET_MS, ' ms', at_most=True)}.",
+        f"20,000 spans, 95 of 100 frames: {verdict(worst, TARGET_MS, ' ms', at_most=True)}; "
+        f"CPU of the page's own thread: {verdict(own, TARGET_MS, ' ms', at_most=True)}.",
     ]
     sys.stdout.write("\n\n".join(sections) + "\n")
 
