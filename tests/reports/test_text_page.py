@@ -83,7 +83,7 @@ Memory: the highest point of each rank
 
 Critical path, predicted: 11 spans on 2 ranks, 9 ms
   made of  forward 9 ms (100 %)
-  longest  0:0F0 on rank 0 1 ms, 0:0F1 on rank 0 1 ms, 0:1F1 on rank 1 1 ms
+  longest  0:0F0 on rank 0 1 ms, 0:1F0 on rank 1 1 ms, 0:1F1 on rank 1 1 ms
 
 Critical path, measured: 11 spans on 2 ranks, 13 ms
   made of  forward 13 ms (100 %)

@@ -117,9 +117,10 @@ def require_outputs(outputs: dict[str, Path]) -> None:
         if path.is_dir():
             raise UsageError(f"{option} is a directory: give a file in it, as in {path / f'report{endings[0]}'}")
         if path.suffix.lower() not in endings:
+            ending = f"the ending {path.suffix!r}" if path.suffix else "no ending"
             raise UsageError(
-                f"{option} has the ending {path.suffix or 'of nothing'!r}, but what is written there is "
-                f"{endings[0]}: type {_OPTIONS[name]} {path.with_suffix(endings[0])}"
+                f"{option} has {ending}, but what is written there is {endings[0]}: "
+                f"type {_OPTIONS[name]} {path.with_suffix(endings[0])}"
             )
         if not path.parent.is_dir():
             raise UsageError(

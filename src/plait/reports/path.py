@@ -47,7 +47,7 @@ def path_of(view: View, timeline: Timeline) -> Path:
             for what, each_s in _made_of(span, begin_s):
                 seconds[what] += each_s
         reached_s = max(begin_s, span.end_s)
-    longest = sorted(chain, key=lambda span: goes_s(span) - span.end_s)[:_LONGEST]
+    longest = sorted(chain, key=lambda span: -round(span.end_s - goes_s(span), 9))[:_LONGEST]
     return Path(
         timeline.source,
         len(chain),

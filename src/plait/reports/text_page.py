@@ -23,6 +23,9 @@ _MOST = 16
 
 _SOURCES = 4
 
+_LITTLE = 0.005
+"""What is a smaller part of a critical path is told together."""
+
 
 def print_view(view: View, console: Console, rounds: RoundRange | None = None, prefill: int = 1) -> None:
     """Print every section in which there is something to say, as wide as the console. Errors: UsageError: no rounds.
@@ -32,7 +35,7 @@ def print_view(view: View, console: Console, rounds: RoundRange | None = None, p
     width, glyphs = console.width, glyphs_for(console.encoding)
     parts = [
         *_head(view, width),
-        _figures(view),
+        _figures(view, width),
         _picture(view, width, rounds, prefill, glyphs),
         *_said(view, width),
         _differences(view.stages, width),
@@ -84,14 +87,23 @@ def _head(view: View, width: int) -> Iterator[Text]:
     yield _lines(lines)
 
 
-def _figures(view: View) -> Text:
+def _figures(view: View, width: int) -> Text:
     if not view.timelines:
         return Text()
     many = len(view.layout.stages) > MOST_STAGES
     note = [] if view.task == "generate" else ["Seconds are of one rank in one step, bytes of all ranks in one step."]
     if many:
         return _lines([*note, compact_table(view.figures), Text(), figures_table(view.figures, stages=False)])
-    return _lines([*note, figures_table(view.figures)])
+    lines = figures_table(view.figures).split("\n")
+    return _lines([*note, *(piece for line in lines for piece in _folded(line, width))])
+
+
+def _folded(line: Text, width: int) -> list[Text]:
+    """The line, in several where it is a sentence that is too long."""
+    if len(line) <= width:
+        return [line]
+    first, *rest = wrapped(line.plain.split(), " ", width - 2)
+    return [Text(first.plain, "bold"), *(Text(f"  {each.plain}", "bold") for each in rest)]
 
 
 def _picture(view: View, width: int, rounds: RoundRange | None, prefill: int, glyphs: Glyphs) -> Text:
@@ -189,7 +201,10 @@ def _path(path: Path, width: int) -> Text:
     if not path.spans:
         return Text()
     whole_s = sum(seconds for _, seconds in path.seconds)
-    made = [f"{what} {format_seconds(each)} ({_share(each, whole_s)})" for what, each in path.seconds if each > 0]
+    told = [one for one in path.seconds if one[1] >= _LITTLE * whole_s]
+    rest_s = sum(each for what, each in path.seconds if (what, each) not in told)
+    told += [("other", rest_s)] if rest_s > 0 else []
+    made = [f"{what} {format_seconds(each)} ({_share(each, whole_s)})" for what, each in told if each > 0]
     on = f"{len(path.ranks)} ranks" if len(path.ranks) > 1 else f"rank {path.ranks[0]}"
     lines = [Text(f"Critical path, {path.source}: {path.spans} spans on {on}, {format_seconds(whole_s)}", "bold")]
     lines += _hung("  made of  ", ", ".join(made) or "nothing that takes time", width)
