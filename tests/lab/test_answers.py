@@ -186,5 +186,6 @@ def test_a_way_that_memory_does_not_hold_is_refused_before_it_starts(
 ) -> None:
     monkeypatch.setattr(answers, "free_memory_here", lambda: 1 << 20)
 
-    with pytest.raises(CapacityError, match=r"does not fit on .*: it needs .*, 1.0 MiB are free, .* are missing; "):
-        bench.plan(Way(2))
+    refused = pytest.raises(CapacityError, match=r"does not fit on .*: it needs .*, 1.0 MiB are free, .* are missing; ")
+    with refused, loaded(bench, Way(2)):
+        pass

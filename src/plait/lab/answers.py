@@ -162,7 +162,7 @@ class Bench:
     costs: Callable[[Way, Plan], Costs]
 
     def plan(self, way: Way) -> Plan:
-        """The way as a plan, cut where stages read as much. Errors: PlanError, CapacityError."""
+        """The way as a plan, cut where stages read as much. Errors: PlanError."""
         positions = len(self.prompt) + self.tokens
         wishes = Wishes(
             model=self.name,
@@ -177,10 +177,7 @@ class Bench:
             chunk=GRID,
             threads=1,
         )
-        plan = plan_local(self.index.spec, wishes, lambda draft: FixedCosts())  # nothing is left that costs decide on
-        host = plan.layout.stages[0].host
-        require_memory(plan, self.index.spec, {host: free_memory_here()})
-        return plan
+        return plan_local(self.index.spec, wishes, lambda draft: FixedCosts())  # nothing is left that costs decide on
 
     def predicted(self, way: Way, users: int = 1) -> Figures:
         """What so many users take, by the simulator."""
@@ -280,8 +277,12 @@ WARM_UP = "warm up"
 
 @contextmanager
 def loaded(bench: Bench, way: Way, users: int = 1) -> Iterator[Answers]:
-    """The way, loaded and asked once. Its ranks end with the block. Errors: whatever a rank failed with."""
+    """The way, loaded and asked once. Its ranks end with the block.
+
+    Errors: CapacityError where this host has no memory left for it; whatever a rank failed with.
+    """
     plan = bench.plan(way)
+    require_memory(plan, bench.index.spec, {plan.layout.stages[0].host: free_memory_here()})
     with Session(plan, bench.launch(way, plan)) as session:
         session.wait_ready()
         ready = [session.ready[rank].weight_bytes for rank in sorted(session.ready)]
