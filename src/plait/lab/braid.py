@@ -285,14 +285,14 @@ def computing_s(case: Case) -> float:
 
 def chart(found: Sequence[Steps]) -> Chart:
     """A pair of bars an order."""
-    words = tuple(one.case.words for one in found)
+    words = tuple(f"{one.case.words} ({one.case.crossing} crosses)" for one in found)
     return Chart(
         "A step of 2 × 2 × 2 ranks on two hosts, by order of the axes",
-        "outermost axis first: it crosses the slow link",
-        "ms a step",
+        "outermost axis first",
+        "seconds a step",
         (
-            Series("predicted", words, tuple(1e3 * one.predicted_s for one in found), measured=False),
-            Series("measured", words, tuple(1e3 * one.measured_s for one in found)),
+            Series("predicted", words, tuple(one.predicted_s for one in found), measured=False),
+            Series("measured", words, tuple(one.measured_s for one in found)),
         ),
         bars=True,
     )

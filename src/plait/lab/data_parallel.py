@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from plait.costs.protocol import Exchange, FixedCosts
@@ -38,9 +38,10 @@ BUCKETS = (1, 4)
 FORWARD_S = 60e-3
 """Of a micro-batch, in the short form; its backward takes twice as long."""
 
-STEP_BOUND, SYNC_BOUND = 0.25, 0.25
+STEP_BOUND, SYNC_BOUND = 0.25, 0.3
 """Two ranks, the threads that carry the link's bytes and all others on this host share its cores, and a rank sends and
-adds only when it has computed a part."""
+adds only when it has computed a part. What this host itself takes to carry bytes is taken off an emulated link as it
+was once measured, which is too much or too little where others use the host."""
 
 
 class Step(NamedTuple):
@@ -228,24 +229,17 @@ def charts(found: Mapping[int, Pair]) -> tuple[Chart, ...]:
     """What a step is made of."""
     words = tuple(map(_buckets, found))
 
-    def bars(name: str, times_s: Sequence[float], *, measured: bool = True) -> Series:
-        return Series(name, words, tuple(1e3 * each for each in times_s), measured)
+    def bars(name: str, which: int, seconds: Callable[[Step], float]) -> Series:
+        times = tuple(1e3 * seconds(pair[which]) for pair in found.values())
+        return Series(name, words, times, measured=which == 1)
 
-    pairs = found.values()
-    return (
-        Chart(
-            "A step of two replicas over 500 Mb/s",
-            "gradients are summed in",
-            "ms",
-            (
-                bars("step, predicted", [pair.predicted.step_s for pair in pairs], measured=False),
-                bars("step, measured", [pair.measured.step_s for pair in pairs]),
-                bars("sum after the last backward, predicted", [p.predicted.exposed_s for p in pairs], measured=False),
-                bars("sum after the last backward, measured", [pair.measured.exposed_s for pair in pairs]),
-            ),
-            bars=True,
-        ),
-    )
+    series = [
+        bars(name, which, seconds)
+        for name, seconds in (("step", lambda step: step.step_s), ("sum not hidden", lambda step: step.exposed_s))
+        for which in (0, 1)
+    ]
+    title = "A step of two replicas over 500 Mb/s"
+    return (Chart(title, "gradients are summed in", "ms", tuple(series), bars=True),)
 
 
 NOTES = (
@@ -266,6 +260,6 @@ EXPERIMENT = Experiment(
     "A small model is trained by two processes over an emulated link of 500 Mb/s, once with all gradients in one "
     "bucket and once in four; the fastest of seven steps counts. Gradients must be sent to the byte as the formula "
     "says, and nothing before the last backward. The step is simulated from what forward, backward, norm and update "
-    "took in it, so that what is compared is the talking; it may be 25 % off, as may the sum.",
+    "took in it, so that what is compared is the talking; it may be 25 % off, and the sum 30 %.",
     measure,
 )
