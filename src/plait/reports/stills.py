@@ -33,6 +33,7 @@ MOST_ROWS = 48
 """More ranks than these would be lines too thin to be told apart: some of them are shown, evenly chosen."""
 
 _LANE_IN, _GAP_SHARE, _LETTER_IN = 0.24, 0.5, 0.075
+_TITLE_LETTER_IN = 0.1
 _LOW_LANE_IN, _FEW_LINES = 0.15, 24
 """Where there are more lines, they are lower."""
 
@@ -200,10 +201,14 @@ def _draw(drawing: Drawing, width_in: float) -> Figure:
     lane_in = _lane_in(drawing.lines)
     gaps = sum(1 for line in drawing.lines if line.label)
     body_in = (len(drawing.lines) + gaps * _GAP_SHARE) * lane_in
-    top_in, bottom_in = 0.7, 0.5 + 0.17 * len(notes)
+    legend = _legend_of(drawing)
+    columns = -(-len(legend) // (1 if width_in >= _WIDE_IN else 2 if width_in >= _WIDE_IN / 2 else 4)) or 1
+    title = textwrap.wrap(drawing.title, int((width_in - 0.3) / _TITLE_LETTER_IN))
+    above_in = 0.12 + 0.18 * len(title)
+    top_in, bottom_in = above_in + 0.2 + 0.18 * -(-len(legend) // columns), 0.5 + 0.17 * len(notes)
     height_in = top_in + max(body_in, 0.3) + bottom_in
     figure = new_figure(width_in, height_in)
-    figure.text(0.15 / width_in, 1 - 0.1 / height_in, drawing.title, fontsize=11, va="top", color=BLACK)
+    figure.text(0.15 / width_in, 1 - 0.1 / height_in, "\n".join(title), fontsize=11, va="top", color=BLACK)
     for index, note in enumerate(notes):
         at = (0.08 + 0.17 * (len(notes) - 1 - index)) / height_in
         figure.text(0.15 / width_in, at, note, fontsize=8, va="bottom", color=BLACK)
@@ -217,7 +222,7 @@ def _draw(drawing: Drawing, width_in: float) -> Figure:
             )
         )
         _draw_lines(axes, drawing, width_in - left_in - right_in, body_in)
-        _draw_legend(figure, drawing, width_in, height_in)
+        _draw_legend(figure, legend, columns, (0.1 / width_in, 1 - above_in / height_in))
     return figure
 
 
@@ -295,17 +300,23 @@ def _frame(axes: Axes, unit: str, lines: Sequence[_Line], middles: Sequence[floa
         axes.text(beside, middle, share, fontsize=8, va="center", transform=where, color=BLACK)
 
 
-def _draw_legend(figure: Figure, drawing: Drawing, width_in: float, height_in: float) -> None:
+_WIDE_IN = 9.0
+"""So wide that a legend of everything is one line."""
+
+
+def _legend_of(drawing: Drawing) -> list[str]:
+    there = {box.sort for line in drawing.lines for box in line.boxes}
+    return [sort for sort in COLOURS if sort in there]
+
+
+def _draw_legend(figure: Figure, sorts: Sequence[str], columns: int, at: tuple[float, float]) -> None:
     from matplotlib.patches import Patch
 
-    there = {box.sort for line in drawing.lines for box in line.boxes}
-    sorts = [sort for sort in COLOURS if sort in there]
-    handles = [Patch(facecolor=COLOURS[sort], label=WORDS[sort]) for sort in sorts]
     figure.legend(
-        handles=handles,
+        handles=[Patch(facecolor=COLOURS[sort], label=WORDS[sort]) for sort in sorts],
         loc="upper left",
-        bbox_to_anchor=(0.1 / width_in, 1 - 0.3 / height_in),
-        ncols=max(1, min(len(handles), int(width_in / 1.5))),
+        bbox_to_anchor=at,
+        ncols=columns,
         frameon=False,
         fontsize=8,
         handlelength=1.0,
