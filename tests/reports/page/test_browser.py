@@ -9,7 +9,8 @@ import pytest
 
 from plait.plans.notation import parse_action
 from plait.reports.page import write_page
-from plait.timeline.span import Span
+from plait.reports.page.geometry import COMPUTES
+from plait.timeline.span import Part, Span
 from plait.timeline.timeline import MemoryTrack, Timeline
 from plait.units import format_bytes, format_seconds
 
@@ -262,6 +263,26 @@ def test_what_is_put_together_covers_as_much_as_it_took(show: Open, tmp_path: Pa
         near = page.evaluate(AREA)
         assert near["forward"] == pytest.approx(2 * 20 * 0.9e-3, rel=0.08)
         assert near["exchange"] == pytest.approx(2 * 20 * 0.1e-3, rel=0.12)
+
+
+def test_neighbours_are_told_apart(show: Open, tmp_path: Path) -> None:
+    """Three forwards without a pause, a fifth of each an exchange: three blocks of two colours, 0.9 pixels apart."""
+    parts = [(Part("compute", at, at + 0.8), Part("transfer", at + 0.8, at + 1.0)) for at in range(3)]
+    spans = tuple(Span(0, parse_action(f"0:0F{at}"), 0, at, at + 1.0, 8, parts[at]) for at in range(3))
+    write_page(view_of(layout(1), Timeline("predicted", spans), None), tmp_path / "page.html")
+    with show(tmp_path / "page.html") as page:
+        drawn = page.evaluate(
+            "(({ left, right, top, bottom }) => [...left].map((from, i) => [from, right[i], bottom[i] - top[i]]))"
+            "(plait.picture.plot.document.get_model_by_name('drawn').data)"
+        )
+        second = page.evaluate("plait.picture.view.frame.bbox.width") / 3.06  # pixels
+        high = COMPUTES[1] - COMPUTES[0]
+        expected = [[at, at + 1 - 0.9 / second, high * share] for at in range(3) for share in (0.8, 0.2)]
+        for found, wanted in zip(drawn, expected, strict=True):
+            # the gap is not of the time: shares are of the whole
+            assert found == pytest.approx(wanted, abs=1e-4)
+        texts = "[...plait.picture.plot.document.get_model_by_name('letters').data.text]"
+        assert page.evaluate(texts) == ["0F0", "0F1", "0F2"]
 
 
 def test_more_rows_than_fit_are_moved_through(show: Open, tmp_path: Path) -> None:

@@ -73,13 +73,13 @@ plait.fillBand = function (sink, timeline, codes, place, view, line) {
   cells.flush();
 };
 
-// A span narrower than a cell: its parts by their sums.
-plait.addSmall = function (cells, timeline, codes, i) {
-  const { start, length, transfer, wait, sort } = timeline;
+// A span narrower than a cell: its parts by their sums. `gap` is left free at its end.
+plait.addSmall = function (cells, timeline, codes, i, gap = 0) {
+  const { start, length, transfer, wait, sort } = timeline, end = start[i] + length[i] - gap;
   const own = Math.max(0, length[i] - transfer[i] - wait[i]);
-  cells.small(sort[i], start[i], start[i] + length[i], own);
-  if (transfer[i] > 0) cells.small(codes.exchange, start[i], start[i] + length[i], transfer[i]);
-  if (wait[i] > 0 && !cells.onlyPath) cells.small(codes.wait, start[i], start[i] + length[i], wait[i]);
+  cells.small(sort[i], start[i], end, own);
+  if (transfer[i] > 0) cells.small(codes.exchange, start[i], end, transfer[i]);
+  if (wait[i] > 0 && !cells.onlyPath) cells.small(codes.wait, start[i], end, wait[i]);
 };
 
 // A wider one: what it does itself, and between that its other parts.
@@ -87,7 +87,10 @@ plait.addWide = function (cells, timeline, codes, i, view) {
   const { start, length, transfer, wait, sort, parts, pieces } = timeline;
   const from = start[i], to = start[i] + length[i];
   if (parts[i] === parts[i + 1] && transfer[i] + wait[i] > 0) {
-    plait.addSmall(cells, timeline, codes, i); // the parts are not in the page, their sums are
+    // the parts are not in the page, their sums are
+    cells.flush();
+    plait.addSmall(cells, timeline, codes, i, cells.gap(length[i]));
+    cells.flush();
     return;
   }
   const nothing = length[i] * 1e-6; // parts are of single precision
@@ -109,7 +112,8 @@ plait.addWide = function (cells, timeline, codes, i, view) {
 
 // What is put into one band. `add`: a stretch; `small`: so many seconds of something between two moments.
 plait.makeCells = function (sink, codes, place, view) {
-  const tall = place.bottom - place.top, gap = 0.9 / view.scale, least = 0.8 / view.scale;
+  const tall = place.bottom - place.top, least = 0.8 / view.scale;
+  const gap = (width) => Math.min(0.9 / view.scale, 0.15 * width); // between neighbours
   let cell = plait.emptyBlock(codes.count), block = plait.emptyBlock(codes.count), open = NaN;
 
   function emit(code, left, right, high, bottom = place.bottom) {
@@ -181,10 +185,10 @@ plait.makeCells = function (sink, codes, place, view) {
       return;
     }
     flush();
-    emit(code, begin, finish - Math.min(gap, 0.15 * width), code === codes.wait ? plait.WAIT_HEIGHT * tall : tall);
+    emit(code, begin, finish - gap(width), code === codes.wait ? plait.WAIT_HEIGHT * tall : tall);
   }
 
-  return { add, small, flush, onlyPath: view.onlyPath };
+  return { add, small, flush, gap, onlyPath: view.onlyPath };
 };
 
 plait.emptyBlock = (count) => ({ used: false, from: 0, to: 0, last: 0, seconds: new Float64Array(count) });
