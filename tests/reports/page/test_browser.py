@@ -265,6 +265,12 @@ def test_what_is_put_together_covers_as_much_as_it_took(show: Open, tmp_path: Pa
         assert near["exchange"] == pytest.approx(2 * 20 * 0.1e-3, rel=0.12)
 
 
+def test_a_finger_scrolls_the_page(show: Open, wide_page: Path) -> None:
+    with show(wide_page, 390, 500, has_touch=True) as page:
+        style = "getComputedStyle(plait.picture.view.canvas_view.events_el).touchAction"
+        assert page.evaluate(style) == "pan-y"
+
+
 def test_neighbours_are_told_apart(show: Open, tmp_path: Path) -> None:
     """Three forwards without a pause, a fifth of each an exchange: three blocks of two colours, 0.9 pixels apart."""
     parts = [(Part("compute", at, at + 0.8), Part("transfer", at + 0.8, at + 1.0)) for at in range(3)]

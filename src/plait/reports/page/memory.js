@@ -55,6 +55,7 @@ plait.makeMemory = async function (data, picture, find) {
   const choice = find("memory-rank"), words = find("memory-words");
   const views = await Bokeh.embed.embed_item(data.items.memory, find("memory-picture"));
   const view = views.roots[0], plot = view.model;
+  plait.letScroll(view);
   const named = (name) => plot.document.get_model_by_name(name);
   const tracks = new Map(data.memory.ranks.map((one) => [one.rank, plait.readTracks(one, data.timelines)]));
 

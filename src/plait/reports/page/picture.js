@@ -25,6 +25,7 @@ plait.Picture = class {
       for (const name of ["start", "end"]) range.properties[name].change.connect(() => this.draw());
     }
     plot.properties.inner_width.change.connect(() => this.fit());
+    plait.letScroll(view);
   }
 
   named(name) {
@@ -261,6 +262,11 @@ plait.workOf = function ({ start, length, parts, pieces }, i, { start: low, end:
   }
   keep(start[i] + length[i]);
   return best;
+};
+
+// A finger that moves up or down scrolls the page, not the picture.
+plait.letScroll = function (view) {
+  view.canvas_view.events_el.style.touchAction = "pan-y";
 };
 
 plait.dressAxes = function (plot, theme) {
