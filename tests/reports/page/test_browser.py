@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from plait.timeline.timeline import MemoryTrack, Timeline
 from plait.units import format_bytes, format_seconds
 
 from .conftest import Open
-from .views import decoding, layout, long_view, view_of, wide_view
+from .views import decoding, layout, long_view, rows_of, view_of, wide_view
 
 MOST_RECTANGLES, MOST_LETTERS = 4000, 260
 STATE = "({ ...plait.picture.state, start: plait.picture.plot.x_range.start, end: plait.picture.plot.x_range.end })"
@@ -263,6 +264,37 @@ def test_what_is_put_together_covers_as_much_as_it_took(show: Open, tmp_path: Pa
         near = page.evaluate(AREA)
         assert near["forward"] == pytest.approx(2 * 20 * 0.9e-3, rel=0.08)
         assert near["exchange"] == pytest.approx(2 * 20 * 0.1e-3, rel=0.12)
+
+
+def test_spans_that_overlap_or_take_no_time_are_drawn_and_found(show: Open, tmp_path: Path) -> None:
+    """3,000 spans as no rank makes them, with parts that reach outside: nothing is lost, nothing is no number."""
+    chance = random.Random(6)
+    kinds = ["F", "B", "W", "O", "N", "SF", "RF", "SB", "G"]
+    spans = []
+    for number in range(3000):
+        begin, length = chance.random(), chance.choice([0.0, 1e-6, 1e-3, 0.3]) * chance.random()
+        cut = begin + length * chance.random() * 1.2
+        parts = (Part("wait", begin, cut), Part("transfer", cut, begin + length)) if chance.random() < 0.5 else ()
+        action = parse_action(f"{number // 100}:{number % 2}{chance.choice(kinds)}{number}")
+        spans.append(Span(0, action, number % 2, begin, begin + length, 10, parts))
+    timeline = Timeline("measured", tuple(sorted(spans, key=lambda span: span.start_s)))
+    write_page(replace(view_of(layout(2), None, None), measured=timeline, rows=rows_of(2)), tmp_path / "page.html")
+    with show(tmp_path / "page.html") as page:
+        for _ in range(12):
+            count, odd = page.evaluate(
+                "(({ left, right, top, bottom }) => [left.length, [...left].filter((from, i) => "
+                "!(right[i] > from && bottom[i] > top[i])).length])"
+                "(plait.picture.plot.document.get_model_by_name('drawn').data)"
+            )
+            assert 0 < count <= MOST_RECTANGLES
+            assert odd == 0
+            page.evaluate("plait.picture.zoom(0.4, 0.5)")
+        page.evaluate("plait.picture.showAll()")
+        found = page.evaluate(
+            "plait.timelines[0].start.reduce((all, _, i) => { const { x, y } = plait.picture.screenOf(0, i);"
+            " const hit = plait.picture.at(x, y); return all + (hit !== null); }, 0)"
+        )
+        assert found == 3000
 
 
 def test_a_finger_scrolls_the_page(show: Open, wide_page: Path) -> None:

@@ -23,7 +23,7 @@ from plait.reports.page.ranks import coordinates
 from plait.reports.view import LinkLine, LinkUse, Source, StageLine
 from plait.timeline.compare import Shares
 from plait.timeline.span import Span
-from plait.timeline.timeline import MemoryTrack, Timeline
+from plait.timeline.timeline import Clock, MemoryTrack, Timeline
 
 from .views import decoding, layout, view_of, wide_view
 
@@ -239,6 +239,14 @@ def test_figures_say_how_far_off_the_prediction_was() -> None:
         tables.Figure("bytes sent", "2.0 KiB", "2.0 KiB", "+0.0 %"),
         tables.Figure("peak memory", "–", "1.0 GiB", "–"),
     ]
+
+
+def test_clocks_are_told_where_there_are_several_hosts() -> None:
+    one, two = decoding("measured", 1), {"front": Clock(), "box2": Clock(-2e-3, 3e-5)}
+    assert tables.clocks(view_of(layout(), None, replace(one, clocks={"front": Clock()}))) == []
+    view = view_of(layout(), None, replace(one, clocks=two))
+    assert tables.clocks(view) == [("box2", "−2 ms", "± 30 µs"), ("front", "±0 s", "± 0 µs")]
+    assert "host offset error box2 −2 ms ± 30 µs front ±0 s ± 0 µs" in Outline(render_page(view)).text
 
 
 def test_ranks_in_words() -> None:

@@ -45,6 +45,10 @@ def layout(stages: int = 4, hosts: Sequence[str] = ("localhost",)) -> Layout:
     return Layout({"pp": stages}, made)
 
 
+def rows_of(ranks: int) -> tuple[Row, ...]:
+    return tuple(Row(rank, f"stage {rank}", rank, (rank,), (rank,), "box", "cpu") for rank in range(ranks))
+
+
 def view_of(
     shape: Layout, predicted: Timeline | None, measured: Timeline | None, title: str = "demo: pp 4", **more: object
 ) -> View:
