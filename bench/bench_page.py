@@ -18,7 +18,7 @@ from plait.reports.page import write_page
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT / "docs" / "tools"), str(ROOT / "tests" / "reports" / "page")]
 
-from screenshot import open_page  # noqa: E402
+from screenshot import find_browser, open_page  # noqa: E402
 from views import long_view  # noqa: E402
 
 if TYPE_CHECKING:
@@ -134,6 +134,11 @@ def measure(spans: int, folder: Path) -> list[list[object]]:
 
 
 def main() -> None:
+    try:
+        find_browser()
+    except FileNotFoundError as error:
+        sys.stdout.write(f"## The page of a report\n\nNot measured: {error}.\n")
+        return
     with tempfile.TemporaryDirectory() as folder:
         rows = [line for spans in (20_000, 200_000) for line in measure(spans, Path(folder))]
     headings = ["", "spans", "median ms", "95 % ms", "longest ms", "CPU ms", "rectangles"]
