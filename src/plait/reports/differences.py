@@ -14,7 +14,7 @@ from itertools import groupby
 from plait.plans.action import Kind, Lane
 from plait.plans.layout import Layout
 from plait.reports.view import Source, StageLine
-from plait.timeline.compare import COMPUTE, WAIT, Summary, compare, parts, summarise
+from plait.timeline.compare import COMPUTE, WAIT, Comparison, Summary, compare, parts, summarise
 from plait.timeline.span import Span
 from plait.timeline.timeline import Timeline
 
@@ -46,11 +46,14 @@ _Seconds = dict[str, float]
 
 def stage_lines(layout: Layout, predicted: Timeline | None, measured: Timeline | None) -> tuple[StageLine, ...]:
     """A line for every stage of the layout; seconds are of the stage's ranks that are in the timelines."""
-    timelines = [timeline for timeline in (predicted, measured) if timeline is not None]
-    summaries: dict[str, Summary] = {timeline.source: summarise(timeline) for timeline in timelines}
     sources: Mapping[int, tuple[Source, ...]] = {}
     if predicted is not None and measured is not None:
-        sources = _sources(predicted, measured, summaries)
+        both = compare(predicted, measured)
+        summaries = {"predicted": both.predicted, "measured": both.measured}
+        sources = _sources(predicted, measured, both)
+    else:
+        alone = [timeline for timeline in (predicted, measured) if timeline is not None]
+        summaries = {timeline.source: summarise(timeline) for timeline in alone}
     shares = {source: {one.stage: one.shares for one in found.stages} for source, found in summaries.items()}
     return tuple(
         StageLine(
@@ -65,12 +68,10 @@ def stage_lines(layout: Layout, predicted: Timeline | None, measured: Timeline |
     )
 
 
-def _sources(
-    predicted: Timeline, measured: Timeline, summaries: Mapping[str, Summary]
-) -> dict[int, tuple[Source, ...]]:
+def _sources(predicted: Timeline, measured: Timeline, both: Comparison) -> dict[int, tuple[Source, ...]]:
     """Of each stage that both timelines have: the largest difference first."""
-    before, after = spent(predicted, summaries["predicted"]), spent(measured, summaries["measured"])
-    counts = _both(predicted, measured)
+    before, after = spent(predicted, both.predicted), spent(measured, both.measured)
+    counts = _counts(both)
     found: dict[int, tuple[Source, ...]] = {}
     for stage in before.keys() & after.keys():
         names = sorted(before[stage].keys() | after[stage].keys())
@@ -133,10 +134,10 @@ def _what(span: Span, part: str) -> str:
     return _MOVED.get(kind._value_, MESSAGE)
 
 
-def _both(predicted: Timeline, measured: Timeline) -> Counter[tuple[int, str]]:
+def _counts(both: Comparison) -> Counter[tuple[int, str]]:
     """By stage and by what: actions that both timelines have."""
     found: Counter[tuple[int, str]] = Counter()
-    for pair in compare(predicted, measured).pairs:
+    for pair in both.pairs:
         action = pair.key.action
         if action.kind.lane is not Lane.COMPUTE:
             found[action.stage, _MOVED.get(action.kind._value_, MESSAGE)] += 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from plait.plans.collection import no_collection
 from plait.plans.file import PlanFile
 from plait.plans.layout import Layout
 from plait.plans.training import TrainingPlan
@@ -34,6 +35,11 @@ def make_view(record: RunRecord, missing: Sequence[str] = (), why: Why | None = 
     `missing`: what it lacks, as the reader of its files says it. `why`: what a search for a better plan found; without
     it the plan's own reason is told.
     """
+    with no_collection():
+        return _view(record, missing, why)
+
+
+def _view(record: RunRecord, missing: Sequence[str], why: Why | None) -> View:
     file, layout, damage = plan_in(record)
     why = why or Why(own_reason(file))
     predicted, measured = _with_spans(record.predicted), _with_spans(record.measured)
