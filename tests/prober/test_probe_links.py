@@ -60,6 +60,7 @@ def test_sizes_take_latency_and_bytes() -> None:
             require_near(Figure(point.seconds, point.spread), 0.025 + point.bytes / wire.bandwidth, 0.4)
 
 
+@pytest.mark.soak
 def test_a_slow_link_ends() -> None:
     """1 Mb/s: no large message is tried, and the stream is of small ones."""
     there, _ = probed({(0, 1): Wire(0.001, 100 * MBIT), (1, 0): Wire(0.001, MBIT)}, 0.2)
