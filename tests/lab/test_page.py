@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from plait.errors import PlanError
+from plait.errors import PlanError, SpecError
 from plait.lab.folder import Folder
 from plait.lab.page import page_html
 from plait.lab.results import Broken, read_results
 
-from .made import FAILS, HOLDS, experiment, known, outcome, results
+from .made import FAILS, HOLDS, HOST, experiment, known, outcome, results
 
 
 @pytest.fixture(autouse=True)
@@ -75,8 +77,7 @@ def test_a_page_shows_what_is_not_as_predicted() -> None:
 
 def test_a_short_run_says_so() -> None:
     found = results(outcome("one"))
-    short = type(found)("short", found.date, found.host, found.outcomes)
-    assert "Short forms" in page_html(short)
+    assert "Short forms" in page_html(replace(found, size="short"))
     assert "Short forms" not in page_html(found)
 
 
@@ -99,6 +100,32 @@ def test_a_directory_holds_page_pictures_and_results(tmp_path: Path) -> None:
     }
     assert read_results(place / "results.json") == broken
     Folder(place)  # its own directory is written again
+
+
+def test_what_was_measured_before_stays_unless_it_is_measured_again(tmp_path: Path) -> None:
+    first = results(outcome("one", FAILS), outcome("two"), broken=(Broken("three", "words"),))
+    Folder(tmp_path).write(first, first.outcomes[-1])
+    again = results(outcome("one"), outcome("three"))
+    Folder(tmp_path).write(again, again.outcomes[-1])
+    found = read_results(tmp_path / "results.json")
+    assert [one.experiment for one in found.outcomes] == ["two", "one", "three"]
+    assert found.holds
+    assert Tags((tmp_path / "index.html").read_text()).tags.count("section") == 3
+
+
+@pytest.mark.parametrize("other", [{"date": "2026-02-01"}, {"size": "short"}, {"host": replace(HOST, cores=4)}])
+def test_what_was_measured_elsewhere_or_another_day_does_not_stay(tmp_path: Path, other: dict[str, Any]) -> None:
+    first = results(outcome("one"), outcome("two"))
+    Folder(tmp_path).write(replace(first, **other), first.outcomes[-1])
+    again = results(outcome("one"))
+    Folder(tmp_path).write(again, again.outcomes[-1])
+    assert read_results(tmp_path / "results.json") == again
+
+
+def test_results_that_cannot_be_read_are_not_written_over(tmp_path: Path) -> None:
+    (tmp_path / "results.json").write_text('{"format": "other"}')
+    with pytest.raises(SpecError, match="is not results of the lab"):
+        Folder(tmp_path)
 
 
 def test_a_file_is_no_directory(tmp_path: Path) -> None:

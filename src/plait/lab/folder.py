@@ -8,7 +8,7 @@ from pathlib import Path
 from plait.errors import PlanError, UsageError
 from plait.lab.experiment import Outcome
 from plait.lab.page import page_html, require_jinja
-from plait.lab.results import FILE, Broken, Results, write_results
+from plait.lab.results import FILE, Broken, Results, joined, read_results, write_results
 from plait.reports.canvas import require_matplotlib
 from plait.reports.charts import write_chart
 
@@ -16,7 +16,10 @@ PAGE = "index.html"
 
 
 class Folder:
-    """A directory to write to, made where it is not there. Errors: UsageError, before anything is measured."""
+    """A directory to write to, made where it is not there. Errors: UsageError, before anything is measured.
+
+    What it holds of the same host, day and size stays, where it is not measured again.
+    """
 
     def __init__(self, place: Path) -> None:
         require_matplotlib()
@@ -29,12 +32,14 @@ class Folder:
         if not os.access(place, os.W_OK):
             raise PlanError(f"-o {place} cannot be written: you may not write there; give another directory")
         self._place = place
+        self._before = read_results(place / FILE) if (place / FILE).exists() else None
 
     def write(self, results: Results, last: Outcome | Broken) -> None:
         """All that was found so far, and the pictures of the last. Errors: UsageError where it cannot be written."""
+        whole = results if self._before is None else joined(self._before, results)
         try:
-            write_results(results, self._place / FILE)
-            (self._place / PAGE).write_text(page_html(results), encoding="utf-8")
+            write_results(whole, self._place / FILE)
+            (self._place / PAGE).write_text(page_html(whole), encoding="utf-8")
         except OSError as error:
             raise UsageError(f"cannot write to {self._place}: {error.strerror or error}") from error
         if isinstance(last, Outcome):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime
 import platform
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -52,6 +52,16 @@ class Results:
     def holds(self) -> bool:
         """Every figure of every experiment is within its bound, and none broke."""
         return not self.broken and all(one.holds for one in self.outcomes)
+
+
+def joined(before: Results, after: Results) -> Results:
+    """With what was found before and not looked at again: of the same host, day and size; else `after` alone."""
+    if (before.size, before.date, before.host) != (after.size, after.date, after.host):
+        return after
+    again = {one.experiment for one in after.outcomes} | {one.experiment for one in after.broken}
+    outcomes = (one for one in before.outcomes if one.experiment not in again)
+    broken = (one for one in before.broken if one.experiment not in again)
+    return replace(after, outcomes=(*outcomes, *after.outcomes), broken=(*broken, *after.broken))
 
 
 def this_host() -> Host:
