@@ -102,12 +102,12 @@ plait.addWide = function (cells, timeline, codes, i, view) {
       continue;
     }
     if (begin > view.end) break;
-    if (begin - reached > nothing) cells.add(sort[i], reached, begin);
-    const waits = pieces.code[k] === 2;
-    if (!(waits && view.onlyPath)) cells.add(waits ? codes.wait : codes.exchange, begin, finish);
+    if (begin - reached > nothing) cells.add(sort[i], reached, begin, false);
+    const code = pieces.code[k] === 2 ? codes.wait : codes.exchange;
+    if (code !== codes.wait || !view.onlyPath) cells.add(code, begin, finish, to - finish <= nothing);
     reached = Math.max(reached, finish);
   }
-  if (to - reached > nothing) cells.add(sort[i], reached, to);
+  if (to - reached > nothing) cells.add(sort[i], reached, to, true);
 };
 
 // What is put into one band. `add`: a stretch; `small`: so many seconds of something between two moments.
@@ -177,7 +177,8 @@ plait.makeCells = function (sink, codes, place, view) {
     cell.seconds[code] += amount;
   }
 
-  function add(code, begin, finish) {
+  // `ends`: the span ends with it, and its neighbour is to be told apart.
+  function add(code, begin, finish, ends) {
     const width = finish - begin;
     if (width <= 0) return;
     if (width < view.cell) {
@@ -185,7 +186,7 @@ plait.makeCells = function (sink, codes, place, view) {
       return;
     }
     flush();
-    emit(code, begin, finish - gap(width), code === codes.wait ? plait.WAIT_HEIGHT * tall : tall);
+    emit(code, begin, ends ? finish - gap(width) : finish, code === codes.wait ? plait.WAIT_HEIGHT * tall : tall);
   }
 
   return { add, small, flush, gap, onlyPath: view.onlyPath };
