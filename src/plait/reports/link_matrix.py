@@ -72,8 +72,14 @@ def _bandwidth(link: Link | None) -> str:
 
 
 def spread_words(spread: float) -> str:
-    """`` ± 4 %``; nothing where it is not known."""
-    return f" ± {spread * 100:.2g} %" if 0 < spread < 1 else f" ± {spread * 100:.0f} %" if spread else ""
+    """`` ± 4 %``, `` ± >99 %``; nothing where it is not known."""
+    if not spread:
+        return ""
+    return " ± >99 %" if spread > _MOST_SPREAD else f" ± {spread * 100:.2g} %"
+
+
+_MOST_SPREAD = 0.99
+"""A figure that varies by more than itself is none."""
 
 
 def shortened(name: str, length: int) -> str:
