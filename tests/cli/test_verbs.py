@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from plait.timeline.record import RunRecord
 from tests.cli.conftest import Plait
 
 FRANCE = [504, 3575, 282, 4649, 314, 7042, 30, 2]
@@ -111,6 +112,21 @@ def test_report_draws_the_run(plait: Plait, result: dict[str, Any]) -> None:
     assert "stage 1" in page.stdout
     values = json.loads(plait("report", result["run"], "--json").stdout)
     assert values["measured"]["comm_bytes"] == result["measured"]["comm_bytes"]
+
+
+def test_the_run_holds_the_memory_of_every_rank(result: dict[str, Any]) -> None:
+    """Predicted and measured: no rank takes less than its weights, or more than its device has."""
+    record = RunRecord.load(Path(result["run"]))
+    for timeline in (record.predicted, record.measured):
+        assert timeline is not None
+        assert sorted(timeline.memory) == [0, 1]
+        for rank, track in timeline.memory.items():
+            weights = record.stages[rank].weight_bytes
+            assert weights is not None
+            assert track.limit_bytes is not None
+            assert weights < max(track.used_bytes) - track.base_bytes
+            assert max(track.used_bytes) < track.limit_bytes
+            assert timeline.start_s <= track.times_s[0] <= track.times_s[-1] <= timeline.end_s
 
 
 def test_simulate_takes_the_plan_of_a_run(plait: Plait, result: dict[str, Any]) -> None:
