@@ -44,7 +44,7 @@ def probe(
     require_memory(ranks, free_memory_here(), "this machine")
     emulation = None if emulate is None else emulate.among(ranks)
     threads = max(1, usable_cores() // ranks)
-    with ProbeProcesses(ranks, threads, seconds, emulation) as processes:
+    with ProbeProcesses(ranks, threads, seconds, emulation, say) as processes:
         found = processes.found(say or (lambda words: None))
     return found.probed(None if emulate is None else _words(emulate))
 

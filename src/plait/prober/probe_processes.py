@@ -31,7 +31,9 @@ class ProbeProcesses:
     emulated ones.
     """
 
-    def __init__(self, ranks: int, threads: int, seconds: float, emulation: Emulation | None = None) -> None:
+    def __init__(
+        self, ranks: int, threads: int, seconds: float, emulation: Emulation | None = None, say: Say | None = None
+    ) -> None:
         from plait.comm.shm import ShmMesh
         from plait.prober.probe_links import CAPACITY
 
@@ -42,7 +44,7 @@ class ProbeProcesses:
         if emulation is None:
             mesh = ShmMesh.create(ranks, CAPACITY, threads=all_threads)
         else:
-            mesh = _emulated(emulation, CAPACITY, all_threads)
+            mesh = _emulated(emulation, CAPACITY, all_threads, say)
         try:
             for rank in range(ranks):
                 host = 0 if emulation is None else emulation.hosts[rank]
@@ -142,12 +144,12 @@ class ProbeProcesses:
         return f"ended with exit status {status}" + (f" ({lines[-1]})" if lines else "")
 
 
-def _emulated(emulation: Emulation, capacity: int, threads: int) -> Mesh:
+def _emulated(emulation: Emulation, capacity: int, threads: int, say: Say | None) -> Mesh:
     """Errors: SpecError where this machine is slower than the links that it shall emulate."""
     from plait.comm.emulated_mesh import EmulatedMesh
     from plait.prober.emulated import own_link, require_possible
 
-    own = own_link()
+    own = own_link(say=say)
     for wire in set(emulation.wires.values()):
         require_possible(wire, own)
     return EmulatedMesh.create(capacity, emulation, threads=threads, own=own.hand_over)
