@@ -65,9 +65,9 @@ docs: $(STAMP)
 	@$(BIN)/python -m pytest tests/test_house.py tests/docs
 	@echo "open build/site/index.html; with search: $(BIN)/python -m http.server -d build/site"
 
-# RESULTS=DIR/results.json takes what `plait lab --all -o DIR` has measured already
+# RESULTS=DIR/results.json takes what `plait lab --all -o DIR` has measured already; AGAIN="braid quiz" measures these alone
 figures: $(STAMP)
-	@$(BIN)/python docs/tools/figures.py $(if $(RESULTS),--results $(RESULTS))
+	@$(BIN)/python docs/tools/figures.py $(if $(RESULTS),--results $(RESULTS)) $(addprefix --again ,$(AGAIN))
 
 reference: $(STAMP)
 	@$(BIN)/python docs/tools/reference.py

@@ -3,6 +3,7 @@
     python docs/tools/figures.py                          all of it, about 15 minutes on two quiet cores
     python docs/tools/figures.py --results lab/results.json    what `plait lab --all -o lab` has measured already
     python docs/tools/figures.py --skip-lab                    the pictures of reports alone
+    python docs/tools/figures.py --again braid --again quiz    these experiments alone, the others as they are
 
 Needs the demo model and a Chromium. Exits with 1 where a figure of the lab is outside its bound; all is written anyway.
 """
@@ -19,6 +20,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -27,8 +29,9 @@ from fill import FIGURES, RESULTS, write
 from reference_json import KEPT, keys_of
 from screenshot import find_browser, screenshot
 
-from plait.errors import PlaitError
-from plait.lab.results import read_results
+from plait.errors import PlaitError, SpecError
+from plait.lab.experiments import EXPERIMENTS, chosen
+from plait.lab.results import Results, read_results, write_results
 from plait.lab.words import ending
 
 
@@ -93,10 +96,25 @@ def plait(folder: Path, *arguments: str) -> str:
     return ran.stdout
 
 
-def measure(folder: Path) -> Path:
-    """Run the whole lab; its results. Figures outside their bounds are not an error here."""
-    subprocess.run([sys.executable, "-m", "plait", "lab", "--all", "-o", str(folder)], check=False, stdout=sys.stderr)
+def measure(folder: Path, names: Sequence[str] = ("--all",)) -> Path:
+    """Run the lab; its results. Figures outside their bounds are not an error here."""
+    subprocess.run([sys.executable, "-m", "plait", "lab", *names, "-o", str(folder)], check=False, stdout=sys.stderr)
     return folder / "results.json"
+
+
+def merged(old: Results, new: Results) -> Results:
+    """The newer outcomes in the place of the older. Errors: SpecError where they are of two machines or sizes."""
+    if (old.host, old.size) != (new.host, new.size):
+        raise SpecError(
+            f"results of {new.host} ({new.size}) cannot stand beside those of {old.host} ({old.size}): "
+            "measure all of them, make figures"
+        )
+    again = {one.experiment for one in (*new.outcomes, *new.broken)}
+    outcomes = {one.experiment: one for one in (*old.outcomes, *new.outcomes)}
+    broken = (*(one for one in old.broken if one.experiment not in again), *new.broken)
+    lost = {one.experiment for one in broken}
+    kept = tuple(outcomes[name] for name in EXPERIMENTS if name in outcomes and name not in lost)
+    return replace(new, outcomes=kept, broken=broken)
 
 
 def draw(folder: Path) -> dict[str, Any]:
@@ -132,13 +150,18 @@ def make(asked: argparse.Namespace) -> int:
     find_browser()  # before ten minutes of measuring
     if asked.results is not None:
         read_results(asked.results)
+    chosen(asked.again)
     FIGURES.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory() as folder:
-        if not asked.skip_lab:
+        if asked.again:
+            new = read_results(measure(Path(folder, "lab"), asked.again))
+            write_results(merged(read_results(RESULTS), new), RESULTS)
+        elif not asked.skip_lab:
             shutil.copyfile(asked.results or measure(Path(folder, "lab")), RESULTS)
-        said = draw(Path(folder))
-    keys = {command: keys_of(value) for command, value in said.items()}
-    KEPT.write_text(json.dumps(keys, indent=1) + "\n", encoding="utf-8")
+        if not asked.again:
+            said = draw(Path(folder))
+            keys = {command: keys_of(value) for command, value in said.items()}
+            KEPT.write_text(json.dumps(keys, indent=1) + "\n", encoding="utf-8")
     results = read_results(RESULTS)
     write(results)
     reference.main([])
@@ -152,6 +175,7 @@ def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--results", type=Path, help="results.json of the lab, instead of measuring")
     parser.add_argument("--skip-lab", action="store_true", help="keep the lab's figures that are there")
+    parser.add_argument("--again", action="append", default=[], metavar="NAME", help="measure this experiment alone")
     try:
         return make(parser.parse_args(arguments))
     except (PlaitError, FileNotFoundError, RuntimeError) as error:

@@ -4,9 +4,15 @@ from __future__ import annotations
 
 import json
 import subprocess
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
+
+from plait.errors import SpecError
+from plait.lab.experiment import Outcome, Table
+from plait.lab.results import Broken, Host, Results
 
 from .tools import ROOT, tool
 
@@ -57,6 +63,38 @@ def test_every_picture_of_a_report_is_asked_for() -> None:
     stills = {one.still for one in figures.PICTURES if one.still}
     assert asked == {file.name for file in fill.FIGURES.glob("*.png")}
     assert stills == set(fill.STILLS)
+
+
+def results(*names: str, broken: tuple[str, ...] = (), **changes: Any) -> Results:
+    outcomes = tuple(Outcome(name, (), f"{name} says.", Table((), ())) for name in names)
+    host = Host("a CPU", 2, "Linux x86_64", "2.0", "3.11", "0.1")
+    return replace(
+        Results("full", "2026-01-31", host, outcomes, tuple(Broken(one, "why") for one in broken)), **changes
+    )
+
+
+def test_an_experiment_again_takes_the_place_of_the_older() -> None:
+    old = results("pipeline", "braid", broken=("quiz", "layer-wise"))
+    new = results("quiz", "pipeline", broken=("braid",), date="2026-02-01")
+    both = figures.merged(old, new)
+    assert [one.experiment for one in both.outcomes] == ["pipeline", "quiz"]
+    assert {one.experiment for one in both.broken} == {"layer-wise", "braid"}
+    assert both.date == "2026-02-01"
+    assert both.outcomes[0] is new.outcomes[1]
+
+
+def test_results_of_another_machine_do_not_stand_beside_ours() -> None:
+    other = replace(results().host, cores=64)
+    with pytest.raises(SpecError, match=r"cannot stand beside those of .*: measure all of them, make figures$"):
+        figures.merged(results("pipeline"), results("quiz", host=other))
+
+
+def test_an_experiment_that_is_none(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture) -> None:
+    monkeypatch.setattr(figures, "find_browser", lambda: "chromium")
+    assert figures.main(["--again", "braids"]) == 2
+    assert capfd.readouterr().err == (
+        "error: unknown experiment 'braids': did you mean 'braid'?; plait lab --list says what each measures\n"
+    )
 
 
 @pytest.mark.soak
