@@ -42,12 +42,32 @@ def test_gpipe_holds_them_all() -> None:
     assert gpipe[1] - plain[1] == pytest.approx((16 - 3) * 2 * LAYER, abs=1)
 
 
+@pytest.mark.parametrize(("schedule", "count"), [("gpipe", 16), ("1f1b", 1), ("zb-h1", 4), ("zb-h2", 7)])
+def test_logits_lie_there_until_their_backward(schedule: str, count: int) -> None:
+    """GPipe's last stage holds those of all 16 micro-batches; a W that waits, those of as many as it holds."""
+    layers = LayerBytes(SPEC, lambda layer: WORK, "none")
+    found = bytes_of(TrainingSetup(Split(pp=4), schedule, 1, 16, fused_attention=False))  # type: ignore[arg-type]
+    assert found[3] == pytest.approx(16 * 4000 + count * (2 * LAYER + layers.last), abs=1)
+    assert layers.last > 4 * 128 * 1000
+
+
+def test_what_the_last_stage_leaves_until_each_half_of_its_backward() -> None:
+    """The logits' memory holds their gradient, which W needs as well; the norm's input is free after I."""
+    layers = LayerBytes(SPEC, lambda layer: WORK, "none")
+    whole_, halves = (layers.held((6, 8), split=split) for split in (False, True))
+    assert whole_.total_bytes == halves.total_bytes == round(2 * LAYER + layers.last)
+    assert whole_.until_weight_bytes == 0
+    assert halves.until_weight_bytes == round(layers.half((6, 8)) + layers.last_half)
+    assert layers.last - layers.last_half == 128 * 256 * 2
+    assert layers.held((4, 6), split=False).total_bytes == round(2 * LAYER)
+
+
 def test_a_v_puts_both_ends_on_the_first_position() -> None:
     layers = LayerBytes(SPEC, lambda layer: WORK, "none")
     cut = tuple((layer, layer + 1) for layer in range(8))
     for folded, head in ((True, 0), (False, 3)):
         found = layers.positions(4, folded, cut)
-        assert [working > layers.recomputed for _, working in found] == [position == head for position in range(4)]
+        assert [last for _, last in found] == [layers.last if position == head else 0 for position in range(4)]
         assert found[0][0] == pytest.approx(LAYER + layers.first / 2)
 
 

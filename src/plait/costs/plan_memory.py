@@ -37,7 +37,7 @@ class PlanMemory:
 
     def working_bytes(self, layout: Layout, stage: int, micro_batch: MicroBatch, kind: Kind) -> int:
         """What an action works in."""
-        return self._kept.working_bytes(layout.stages[stage].layers, kind)
+        return self._kept.working_bytes(kind)
 
     @cached_property
     def _kept(self) -> LayerBytes:

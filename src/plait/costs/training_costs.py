@@ -109,7 +109,7 @@ class TrainingCosts:
 
     def working_bytes(self, layout: Layout, stage: int, micro_batch: MicroBatch, kind: Kind) -> int:
         """What an action works in."""
-        return self._kept.working_bytes(layout.stages[stage].layers, kind)
+        return self._kept.working_bytes(kind)
 
     def _of(self, layout: Layout, stage: int) -> Times:
         layers = layout.stages[stage].layers

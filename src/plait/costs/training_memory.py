@@ -8,6 +8,7 @@ from itertools import accumulate
 from plait.costs.activations import (
     embedding_kept_bytes,
     head_kept_bytes,
+    head_weight_half_bytes,
     layer_kept_bytes,
     layer_recomputed_bytes,
     layer_weight_half_bytes,
@@ -17,7 +18,7 @@ from plait.costs.protocol import Held
 from plait.costs.states import RankParameters, Recipe, state_bytes
 from plait.plans.action import Kind
 from plait.plans.split import Recompute, TrainingSetup
-from plait.schedules.closed import in_flight
+from plait.schedules.closed import heads_in_flight, in_flight
 from plait.schedules.training import V_SHAPED
 from plait.spec.model import ModelSpec
 from plait.spec.tensors import has_experts
@@ -48,31 +49,35 @@ class LayerBytes:
         self._positions: dict[tuple[int, bool, Cut], tuple[tuple[float, float], ...]] = {}
         self.first = embedding_kept_bytes(spec, work(0))
         self.last = head_kept_bytes(spec, work(0))
+        self.last_half = head_weight_half_bytes(spec, work(0))
 
     def stage(self, layers: tuple[int, int]) -> float:
-        """What a stage's forward of one micro-batch keeps; the head's part is `last`, held by one at a time."""
+        """What a stage's forward of one micro-batch keeps, but for the head's part of it, which is `last`."""
         kept = self.before[layers[1]] - self.before[layers[0]]
         return kept + (self.first if layers[0] == 0 else 0.0)
 
     def half(self, layers: tuple[int, int]) -> float:
-        """What lies between the two halves of a stage's backward."""
+        """What lies between the two halves of a stage's backward, but for the head's part of it, `last_half`."""
         return self.halves_before[layers[1]] - self.halves_before[layers[0]]
 
     def held(self, layers: tuple[int, int], *, split: bool) -> Held:
-        """What a stage's forward leaves; where the backward is `split` in two, W needs its part of it."""
+        """What a stage's forward leaves; where the backward is `split` in two, W needs its part of it.
+
+        The last stage computes the loss and its gradient with the forward: the logits' memory lies there until then.
+        """
         kept = self.stage(layers)
         half = min(kept, self.half(layers)) if split else 0.0
+        if layers[1] == self.layers:
+            kept += self.last
+            half += self.last_half if split else 0.0
         return Held(round(kept - half), round(half))
 
-    def working_bytes(self, layers: tuple[int, int], kind: Kind) -> int:
-        """The head's logits, and in B and I what one layer recomputes."""
-        last = self.last if layers[1] == self.layers else 0.0
-        if kind in (Kind.BACKWARD, Kind.BACKWARD_INPUT):
-            return round(self.recomputed + last)
-        return round(last) if kind is Kind.FORWARD else 0
+    def working_bytes(self, kind: Kind) -> int:
+        """What one layer recomputes, in B and I."""
+        return round(self.recomputed) if kind in (Kind.BACKWARD, Kind.BACKWARD_INPUT) else 0
 
     def positions(self, count: int, folded: bool, cut: Cut) -> tuple[tuple[float, float], ...]:
-        """For each of `count` positions the mean of what its stages keep, and what it works in beside it.
+        """For each of `count` positions the mean of what its stages keep, and the head's part where it has that.
 
         `folded`: it holds a stage on the way down and one on the way up.
         """
@@ -85,7 +90,7 @@ class LayerBytes:
     def _position(self, count: int, folded: bool, cut: Cut, position: int) -> tuple[float, float]:
         stages = (position, 2 * count - 1 - position) if folded else range(position, len(cut), count)
         kept = sum(self.stage(cut[stage]) for stage in stages) / len(stages)
-        return kept, self.recomputed + (self.last if cut[stages[-1]][1] == self.layers else 0.0)
+        return kept, self.last if cut[stages[-1]][1] == self.layers else 0.0
 
 
 def position_bytes(
@@ -96,12 +101,14 @@ def position_bytes(
     recipe: Recipe,
 ) -> tuple[int, ...]:
     """Each position's need. Activations in flight are `closed.in_flight`'s times the mean of the position's stages."""
-    flying = in_flight(setup.schedule, setup.split.pp, setup.virtual, setup.micro_batches)
-    parts = layers.positions(setup.split.pp, setup.schedule in V_SHAPED, cut)
-    states = {one: state_bytes(one, recipe, setup.zero, setup.split).total_bytes for one in set(parameters)}
+    split, count = setup.split, setup.micro_batches
+    flying = in_flight(setup.schedule, split.pp, setup.virtual, count)
+    heads = [heads_in_flight(setup.schedule, setup.virtual, one, float(count)) for one in flying]
+    parts = layers.positions(split.pp, setup.schedule in V_SHAPED, cut)
+    states = {one: state_bytes(one, recipe, setup.zero, split).total_bytes for one in set(parameters)}
     return tuple(
         [
-            round(states[mine] + count * kept + working)
-            for mine, count, (kept, working) in zip(parameters, flying, parts, strict=True)
+            round(states[mine] + held * kept + layers.recomputed + ends * head)
+            for mine, held, ends, (kept, head) in zip(parameters, flying, heads, parts, strict=True)
         ]
     )

@@ -22,6 +22,7 @@ from plait.planner.space import TrainingLimits, Way, kind_of, micro_batch_sizes,
 from plait.planner.step_times import Phases, held, step_seconds
 from plait.planner.tables import SMALL_MESH, Key, layer_table, parameter_table
 from plait.plans.split import RECOMPUTE, Recompute, Split, TrainingSetup
+from plait.schedules.closed import heads_in_flight
 from plait.schedules.training import V_SHAPED
 
 Ints = NDArray[np.int64]
@@ -307,7 +308,8 @@ class _Part:
         if first:
             kept = kept + table.kept_first[rows.key]
         flying = held(self.way.schedule, rows.pp, virtual, position, rows.count)
-        others = flying * kept / virtual + table.working[rows.key] + last * table.working_last[rows.key]
+        heads = last * heads_in_flight(self.way.schedule, virtual, flying, rows.count)
+        others = flying * kept / virtual + table.working[rows.key] + heads * table.kept_last[rows.key]
         return _Held(there, count * layer[:, 0] + ends[:, 0], count * layer[:, 1] + ends[:, 1], others)
 
     def bound_s(self, zero: int) -> Floats:

@@ -39,9 +39,9 @@ class Key(NamedTuple):
 class LayerTable:
     """By key: seconds of a layer, and those more on the first and on the last stage; bytes that a micro-batch leaves.
 
-    `kept` of a layer until its backward, `kept_first` more on the first stage; `working` while a backward runs,
-    `working_last` more on the last stage. Layers are taken as equal: those that differ at the beginning (dense before
-    experts) have their difference in what is more on the first stage, others (windows) count by their mean.
+    `kept` of a layer until its backward, `kept_first` more on the first stage, `kept_last` on the last; `working` while
+    a backward runs. Layers are taken as equal: those that differ at the beginning (dense before experts) have their
+    difference in what is more on the first stage, others (windows) count by their mean.
     """
 
     layer: Phases
@@ -50,7 +50,7 @@ class LayerTable:
     kept: Floats
     kept_first: Floats
     working: Floats
-    working_last: Floats
+    kept_last: Floats
 
 
 @dataclass(frozen=True, slots=True, eq=False)

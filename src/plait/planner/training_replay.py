@@ -18,6 +18,7 @@ from plait.costs.reductions import StageTail
 from plait.costs.topology import stage_link
 from plait.costs.training import TrainingModel
 from plait.planner.cut import Cut
+from plait.plans.action import Kind
 from plait.plans.split import TrainingSetup
 from plait.schedules.clock import Run, Ticks
 from plait.schedules.order import KINDS, B, F, I, Order, W
@@ -51,20 +52,14 @@ class StageFigures:
         for stage, layers in enumerate(cut):
             key = self._key(layers)
             if key not in known:
-                kept, half = layers_kept.stage(layers), 0.0
-                if setup.schedule in SPLIT_BACKWARD:
-                    half = min(kept, layers_kept.half(layers))
                 tail = model.stage_tail(setup, cut, stage)
-                known[key] = tail, model.stage_state_bytes(setup, cut, stage), Held(round(kept - half), round(half))
+                left = layers_kept.held(layers, split=setup.schedule in SPLIT_BACKWARD)
+                known[key] = tail, model.stage_state_bytes(setup, cut, stage), left
             tail, static, held = known[key]
             self.tails.append(tail)
             self.static.append(static)
             self.held.append(held)
-        last = layers_kept.last
-        self.forward_working = [round(last) if layers[1] == layers_kept.layers else 0 for layers in cut]
-        self.back_working = [
-            round(layers_kept.recomputed + (last if layers[1] == layers_kept.layers else 0.0)) for layers in cut
-        ]
+        self.back_working = layers_kept.working_bytes(Kind.BACKWARD)
         self.times = [model.times(setup).stage(layers) for layers in cut]
 
     def _key(self, layers: tuple[int, int]) -> tuple[object, ...]:
@@ -153,8 +148,8 @@ def peak_bytes(figures: StageFigures, order: Order) -> tuple[int, ...]:
     begin = np.zeros((len(KINDS), order.stages), dtype=np.int64)
     net = np.zeros_like(begin)
     for stage, held in enumerate(figures.held):
-        begin[F, stage] = held.total_bytes + figures.forward_working[stage]
-        begin[[B, I], stage] = figures.back_working[stage]
+        begin[F, stage] = held.total_bytes
+        begin[[B, I], stage] = figures.back_working
         net[F, stage], net[B, stage] = held.total_bytes, -held.total_bytes
         net[I, stage], net[W, stage] = -held.until_input_bytes, -held.until_weight_bytes
     code = order.columns.kinds, order.columns.stages

@@ -12,7 +12,7 @@ from plait.costs.training import TrainingModel
 from plait.costs.work import model_flops
 from plait.planner.cut import Cut
 from plait.plans.split import Split, TrainingSetup
-from plait.schedules.closed import in_flight
+from plait.schedules.closed import heads_in_flight, in_flight
 from plait.schedules.training import compute_order
 from plait.simulator.waves import Replayed, Run, replay
 from plait.spec.cluster import Cluster, Device, EqualMachine, Network, Wire
@@ -197,7 +197,8 @@ def _need_bytes(machines: Machines, way: Way) -> tuple[int, ...]:
     found = []
     for layers, held in zip(way.cut, flying, strict=True):
         states = state_bytes(rank_parameters(machines.spec, [layers]), model.recipe, setup.zero, setup.split)
-        last = kept.last if layers[1] == machines.spec.layers else 0.0
+        heads = heads_in_flight(setup.schedule, 1, held, float(setup.micro_batches))
+        last = kept.last * heads if layers[1] == machines.spec.layers else 0.0
         found.append(round(states.total_bytes + held * kept.stage(layers) + kept.recomputed + last))
     return tuple(found)
 

@@ -13,6 +13,11 @@ counts a forward beside a backward as one block, which hands over when both end;
 
 from __future__ import annotations
 
+from typing import TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
 from plait.schedules.training import SPLIT_BACKWARD, require_training_schedule
 
 
@@ -97,6 +102,20 @@ def in_flight(schedule: str, positions: int, virtual: int, micro_batches: int) -
     require_training_schedule(schedule, virtual)
     most = float(virtual * micro_batches)
     return tuple(min(_held(schedule, positions, virtual, position, most), most) for position in range(positions))
+
+
+Count = TypeVar("Count", float, NDArray[np.float64])
+
+
+def heads_in_flight(schedule: str, virtual: int, flying: Count, micro_batches: Count) -> Count:
+    """The most micro-batches whose logits the last stage holds at once, where its position holds `flying` activations.
+
+    They are held from F until B, or until W where the backward is split: GPipe holds those of all, and where B follows
+    F at once there is one. Of split backwards it is an upper bound, as `in_flight`. Also of arrays.
+    """
+    if schedule == "gpipe":
+        return micro_batches
+    return flying / virtual if schedule in SPLIT_BACKWARD else micro_batches**0
 
 
 def _held(schedule: str, positions: int, virtual: int, position: int, most: float) -> float:
