@@ -187,6 +187,19 @@ def test_a_plan_of_other_ranks_is_said(record):
     )
 
 
+def test_timelines_of_unequal_actions_are_said(record):
+    short = replace(record.measured, spans=record.measured.spans[:-3])
+    found = make_view(replace(record, plan=dump_plan(PLAN), measured=short)).missing
+    assert found == (
+        "3 actions were predicted but not measured: times and bytes that are compared are not of the same actions.",
+    )
+    more = replace(record.predicted, spans=record.predicted.spans[:-1])
+    found = make_view(replace(record, plan=dump_plan(PLAN), predicted=more)).missing
+    assert found == (
+        "1 action was measured but not predicted: times and bytes that are compared are not of the same actions.",
+    )
+
+
 def test_what_was_never_measured_or_predicted_is_said(record):
     plan = dump_plan(PLAN)
     assert make_view(replace(record, plan=plan, measured=None)).missing == (

@@ -23,7 +23,10 @@ LAYOUT = Layout({"pp": 2}, (Stage((0, 2), (0,)), Stage((2, 4), (1,))))
 PLAN = dump_plan(Plan("tiny", LAYOUT, "pipelined", 1, 64, 128, 1, "the only one"))
 RECORD = RunRecord(
     plan=PLAN,
-    stages=(StageSummary(0, (0,), (0, 2), "float32", "float32", 10, 20), StageSummary(1, (1,), (2, 4), "float32", "float32")),
+    stages=(
+        StageSummary(0, (0,), (0, 2), "float32", "float32", 10, 20),
+        StageSummary(1, (1,), (2, 4), "float32", "float32"),
+    ),
     model={"name": "tiny"},
     predicted=Timeline("predicted", SPANS, {0: "a", 1: "a"}, memory={0: MemoryTrack((0.0,), (7,))}),
     measured=Timeline("measured", SPANS, {0: "a", 1: "a"}),

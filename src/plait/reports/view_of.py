@@ -44,6 +44,7 @@ def _view(record: RunRecord, missing: Sequence[str], why: Why | None) -> View:
     why = why or Why(own_reason(file))
     predicted, measured = _with_spans(record.predicted), _with_spans(record.measured)
     rows = _rows(layout, [one for one in (predicted, measured) if one is not None])
+    figures = report_json(record)
     return View(
         title=_title(record, file, layout),
         task="train" if is_training(record, file) else "generate",
@@ -55,11 +56,11 @@ def _view(record: RunRecord, missing: Sequence[str], why: Why | None) -> View:
         causes={one.source: find_causes(one, layout) for one in (predicted, measured) if one is not None},
         stages=stage_lines(layout, predicted, measured),
         links=link_lines(layout, predicted, measured, _fullness(record)),
-        figures=report_json(record),
+        figures=figures,
         plan=record.plan,
         reasons=why.reasons,
         lost=why.lost,
-        missing=(*missing, *damage, *_absent(record, missing), *why.missing),
+        missing=(*missing, *damage, *_absent(record, missing), *_unequal(figures), *why.missing),
     )
 
 
@@ -74,6 +75,16 @@ def _absent(record: RunRecord, known: Sequence[str]) -> Iterator[str]:
     if _with_spans(record.predicted) is None and not any("predicted" in each for each in known):
         note = record.result.get("note")
         yield "Nothing was predicted: all figures are measured" + (f" ({note})." if note else ".")
+
+
+def _unequal(figures: Mapping[str, Any]) -> Iterator[str]:
+    """That one timeline has more actions than the other: then what differs is not only what took longer."""
+    off = figures["off"] or {}
+    for one, other in (("predicted", "measured"), ("measured", "predicted")):
+        count = off.get(f"only_{one}", 0)
+        if count:
+            were = f"{count:,} actions were" if count > 1 else "1 action was"
+            yield f"{were} {one} but not {other}: times and bytes that are compared are not of the same actions."
 
 
 def _fullness(record: RunRecord) -> float:
