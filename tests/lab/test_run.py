@@ -85,3 +85,15 @@ def test_a_check_holds_within_its_bound(check: Check, off: float, *, holds: bool
 def test_what_was_not_measured_holds_nothing() -> None:
     assert not HOLDS._replace(measured=math.nan).holds
     assert not HOLDS._replace(measured=math.inf).holds
+
+
+@pytest.mark.parametrize(("share", "noted"), [(0.05, False), (0.426, True)])
+def test_that_others_used_the_host_is_noted(monkeypatch: pytest.MonkeyPatch, share: float, *, noted: bool) -> None:
+    known(monkeypatch, [experiment("first")])
+    monkeypatch.setattr("plait.lab.run.Others.__exit__", lambda self, *error: setattr(self, "share", share))
+    (found,) = run_experiments().outcomes
+    words = (
+        "Others used 43 % of this host's cores while this was measured: where a figure is not within its bound, "
+        "measure again when the host is idle."
+    )
+    assert found.notes == (("A note.", words) if noted else ("A note.",))

@@ -10,6 +10,7 @@ from plait.errors import PlaitError
 from plait.lab.experiment import Experiment, Outcome, Say, Size
 from plait.lab.experiments import EXPERIMENTS, chosen
 from plait.lab.results import Broken, Results, this_host, today
+from plait.prober.host import MOST_OTHERS, Others
 
 
 def run_experiments(
@@ -45,8 +46,21 @@ def _tried(experiment: Experiment, size: Size, say: Say) -> Outcome | Broken:
 
 
 def run_one(experiment: Experiment, size: Size, say: Say) -> Outcome:
-    """An experiment's outcome, with the seconds that it took. Errors: PlaitError for what broke."""
+    """An experiment's outcome, with the seconds that it took. Errors: PlaitError for what broke.
+
+    That others used the host meanwhile is noted: what is not as predicted may be theirs.
+    """
     began_s = time.perf_counter()
-    outcome = experiment.run(size, say)
+    with Others() as others:
+        outcome = experiment.run(size, say)
     assert outcome.experiment == experiment.name, outcome.experiment
-    return replace(outcome, seconds=time.perf_counter() - began_s)
+    busy = (busy_words(others.share),) if others.share > MOST_OTHERS else ()
+    return replace(outcome, seconds=time.perf_counter() - began_s, notes=(*outcome.notes, *busy))
+
+
+def busy_words(share: float) -> str:
+    """What is noted of a host that others used."""
+    return (
+        f"Others used {100 * share:.0f} % of this host's cores while this was measured: where a figure is not within "
+        "its bound, measure again when the host is idle."
+    )
