@@ -135,8 +135,9 @@ def test_the_closed_form_is_what_the_simulator_finds(schedule: str, virtual: int
 
 @pytest.mark.parametrize(
     ("schedule", "virtual", "above"),
-    [("1f1b", 1, 1e-4), ("gpipe", 1, 1e-4), ("interleaved", 2, 0.01), ("zb-h1", 1, 0.3)],
-)
+    [("1f1b", 1, 1e-4), ("gpipe", 1, 1e-4), ("interleaved", 2, 0.01), ("layerwise", 1, 1e-4), ("zb-h1", 1, 0.3),
+     ("zb-h2", 1, 0.3), ("zb-v", 2, 0.2), ("dualpipe-v", 2, 0.2)],
+)  # fmt: skip
 def test_peak_memory_is_what_the_simulator_finds(schedule: str, virtual: int, above: float) -> None:
     """With a split backward the closed form counts what I has freed until W: it is an upper bound."""
     training = model(batch=32)
