@@ -243,8 +243,8 @@ NOTES = (
     "10 Gb/s is emulated with a latency of 100 µs, three times that of a good network: less cannot be told apart from "
     "what the system takes to hand over a message.",
     "Predicted is what the ranks computed in the same answers, or what shared memory takes in the same minute, and "
-    "what the link adds to each exchange by the plan. On a quiet host both are the same; on a busy one a rank that waits "
-    "for its link may wait for a core meanwhile. Over shared memory it is the plan's own.",
+    "what the link adds to each exchange by the plan. On a quiet host both are the same; on a busy one a rank that "
+    "waits for its link may wait for a core meanwhile. Over shared memory it is the plan's own.",
 )
 
 
