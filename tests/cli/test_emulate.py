@@ -1,6 +1,9 @@
-"""``--emulate`` as a person may get it wrong."""
+"""``--emulate`` as a person may get it wrong, and training with it."""
 
 from __future__ import annotations
+
+import json
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
@@ -10,6 +13,7 @@ from plait.comm.emulated import HandOver
 from plait.costs.protocol import LinkCost
 from plait.prober.emulated import OwnLink
 from plait.spec.preset_files import preset_words
+from plait.timeline.record import RunRecord
 
 runner = CliRunner()
 LAUNCHED = {
@@ -62,3 +66,23 @@ def test_links_faster_than_this_machine(monkeypatch: pytest.MonkeyPatch) -> None
         "error: a latency of 5 µs cannot be emulated here: this machine itself takes 80 µs from process to process, 16 "
         "times as long; ask for 80us or more",
     )
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("mesh", [("--dp", "2"), ("--pp", "2"), ("--tp", "2")])
+def test_training_over_emulated_links_learns_the_same(mesh: tuple[str, str], tmp_path: Path) -> None:
+    (tmp_path / "text.txt").write_text("the same text again and again, " * 100)
+    what = ("--model", "llama:layers=2,hidden=32,heads=2", "--data", str(tmp_path / "text.txt"), "--steps", "2")
+    asked = ("train", *what, "--sequence-length", "16", *mesh, "--json")
+    near = runner.invoke(app, [*asked, "--run", str(tmp_path / "near")])
+    far = runner.invoke(app, [*asked, "--run", str(tmp_path / "far"), "--emulate", "100mbit,20ms"])
+    assert (near.exit_code, far.exit_code) == (0, 0), near.stderr + far.stderr
+    assert "as if on 2 emulated hosts, 100 Mb/s and 20 ms between any two" in far.stderr
+    first, second = ([json.loads(line) for line in one.stdout.splitlines()] for one in (near, far))
+    assert [(one["loss"], one["grad_norm"]) for one in first] == [(one["loss"], one["grad_norm"]) for one in second]
+    assert [one["comm_bytes"] for one in first] == [one["comm_bytes"] for one in second]
+    assert second[1]["comm_bytes"] == second[1]["predicted"]["comm_bytes"]  # the first step compares copies, too
+    record = RunRecord.load(tmp_path / "far")
+    assert record.predicted is not None
+    assert record.measured is not None
+    assert record.measured.hosts == record.predicted.hosts == {0: "host 0", 1: "host 1"}
