@@ -338,7 +338,14 @@ def _beside(axes: Axes, chart: Chart, subjects: dict[str, str]) -> None:
             va="center",
             fontsize=_SMALL,
             color=BLACK,
-            arrowprops={"arrowstyle": "-", "color": subjects[subject], "linewidth": 1, "shrinkA": 1, "shrinkB": 3},
+            arrowprops={
+                "arrowstyle": "-",
+                "color": subjects[subject],
+                "linewidth": 1,
+                "shrinkA": 1,
+                "shrinkB": 3,
+                "relpos": (0, 0.5),
+            },
         )
 
 
@@ -354,18 +361,22 @@ def _categories(chart: Chart) -> tuple[str, ...]:
 
 
 def spread(heights: dict[str, float], apart: float) -> dict[str, float]:
-    """Heights as near to the given ones as may be, in their order, none nearer than `apart` to the next one below 1."""
+    """Heights as near to the given ones as may be, in their order, none nearer than `apart` to the next, within 0 to 1.
+
+    By least squares: those that are too near each other stand around their mean (pooling of adjacent violators, Ayer et
+    al., "An empirical distribution function for sampling with incomplete information", 1955).
+    """
     order = sorted(heights, key=lambda name: heights[name])
-    found: dict[str, float] = {}
-    low = 0.0
-    for name in order:
-        found[name] = max(heights[name], low)
-        low = found[name] + apart
-    high = max(1.0, apart * (len(order) - 1))
-    for name in reversed(order):
-        found[name] = min(found[name], high)
-        high = found[name] - apart
-    return found
+    pools: list[tuple[float, int]] = []  # the mean of some neighbours, each less what stands below it, and their number
+    for index, name in enumerate(order):
+        mean, count = heights[name] - index * apart, 1
+        while pools and pools[-1][0] > mean:
+            other, others = pools.pop()
+            mean, count = (mean * count + other * others) / (count + others), count + others
+        pools.append((mean, count))
+    most = max(0.0, 1.0 - apart * (len(order) - 1))
+    means = [min(max(mean, 0.0), most) for mean, count in pools for _ in range(count)]
+    return {name: mean + index * apart for index, (name, mean) in enumerate(zip(order, means, strict=True))}
 
 
 def _number(value: float | str) -> str:
