@@ -11,6 +11,7 @@ LONG = (
     "test_collectives_equal_the_reference",
     "test_collectives_of_large_tensors_equal_the_reference",
     "test_repeated_calls_are_safe",
+    "test_groups_that_overlap_and_follow_each_other",
     "test_eight_processes_on_few_cores",
     "test_bytes_of_each_link_of_a_large_sum",
 )
