@@ -162,9 +162,12 @@ def _facts(record: RunRecord, file: PlanFile | None, layout: Layout, rows: Seque
     if file is not None:
         yield "model", file.plan.model
         yield from _of_plan(file)
-    yield "ranks", f"{layout.ranks} on {_counted({row.host for row in rows}, 'host')}"
+    yield "ranks", f"{layout.ranks} on {_counted(_hosts(layout, file, rows), 'host')}"
     yield "dtype", "/".join(sorted({stage.dtype for stage in layout.stages}))
     yield from _of_result(record.result)
+    held = max(map(len, layout.positions))
+    if held > 1:
+        yield "stages", f"a rank holds {held}: what it computes for one is wait and bubble of the others"
     stands = max((len(row.ranks) for row in rows), default=1)
     if stands > 1:
         yield "shown", f"each row is one rank, which stands for {stands}: seconds are its own, bytes those of all"
@@ -174,6 +177,14 @@ def _facts(record: RunRecord, file: PlanFile | None, layout: Layout, rows: Seque
                 yield "clock", f"host {host} is placed within ± {format_seconds(clock.error_s)}"
     if record.result.get("note"):
         yield "figures", str(record.result["note"])
+
+
+def _hosts(layout: Layout, file: PlanFile | None, rows: Sequence[Row]) -> set[str]:
+    """Where all ranks are: of a plan on a cluster also those that have no row."""
+    devices = {name for stage in layout.stages for name in stage.devices}
+    if file is None or file.cluster is None or not devices:
+        return {row.host for row in rows}
+    return {file.cluster.device(name).host for name in devices}
 
 
 def _of_plan(file: PlanFile) -> Iterator[tuple[str, str]]:
