@@ -10,6 +10,8 @@ import sys
 import tomllib
 from pathlib import Path
 
+import pytest
+
 from plait.spec.cluster_file import cluster_from_toml
 
 
@@ -58,6 +60,7 @@ def test_rank_0_says_what_all_found(tmp_path: Path) -> None:
     assert len(cluster_from_toml(tomllib.loads(text)).links) == 2
 
 
+@pytest.mark.soak
 def test_what_rank_0_cannot_do_ends_all() -> None:
     first, second = launched("-o", "/nowhere/cluster.toml")
     words = "-o /nowhere/cluster.toml cannot be written: there is no directory /nowhere (mkdir -p /nowhere makes it)"

@@ -48,6 +48,7 @@ def test_each_direction_by_itself() -> None:
         require_near(end.sent.latency_s, 0.020, 0.2)
 
 
+@pytest.mark.soak
 def test_sizes_take_latency_and_bytes() -> None:
     """As many sizes as there is time for; each takes the latency and its bytes ÷ bandwidth."""
     wire = Wire(0.025, 20 * MBIT)
