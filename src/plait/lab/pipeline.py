@@ -28,10 +28,10 @@ from plait.trainer.train_options import TrainOptions
 SCHEDULES = ("gpipe", "1f1b", "interleaved", "zb-h1", "zb-h2", "zb-v")
 STAGES, MICRO_BATCHES = (2, 4), (2, 4, 8, 16)
 SHORT_MICRO_BATCHES = (2, 4)
-UNIT_S, MOST_STEPS = 20e-3, 8
+UNIT_S, MOST_STEPS = 30e-3, 6
 
 BOUND_POINTS = 2.5
-"""What waking a thread, the interpreter and one message take beside waits of 10 and 20 ms: below 1 point, and up to 2
+"""What waking a thread, the interpreter and one message take beside waits of 15 and 30 ms: below 1 point, and up to 2
 on a host whose cores others use as well."""
 
 MODEL, TRAINED, SEQUENCES, TOKENS = "llama:layers=4,hidden=256,heads=4", (2, 8), 8, 128
@@ -152,7 +152,7 @@ def measure(size: Size, say: Say) -> Outcome:
 NOTES = (
     "The stages sleep instead of computing, so that two cores show the bubble of four stages; schedule, executor, "
     "messages and clocks are those of a real run.",
-    "F, I (the gradient of the input) and W (that of the weights) take 20 ms of a position each. interleaved and zb-v "
+    "F, I (the gradient of the input) and W (that of the weights) take 30 ms of a position each. interleaved and zb-v "
     "have two stages on each position, of half the time.",
     f"The trained model is {MODEL}, {SEQUENCES} sequences of {TOKENS} tokens a step; its bubble is simulated from what "
     "its own passes took on average, so that unequal stages and the update count.",
@@ -250,7 +250,7 @@ EXPERIMENT = Experiment(
     "cannot begin before one forward has gone through the others, (p − 1) ÷ (3·v·m + p − 1) where F = I = W. Upper "
     "bound: layer-wise, one micro-batch at a time, 1 − 1 ÷ p.",
     "GPipe, 1F1B, interleaved, ZB-H1, ZB-H2 and ZB-V with 2 and 4 stages and 2, 4, 8 and 16 micro-batches: a thread a "
-    "stage, which waits 20 ms for each F, I and W, driven by the executor that trains; the bubble is read off the "
+    "stage, which waits 30 ms for each F, I and W, driven by the executor that trains; the bubble is read off the "
     "measured timeline of a step that nothing disturbed: as long as another one, but for 1 %. It may lie 2.5 points "
     "from the prediction: what waking a thread and handing on a message take beside such waits. Two processes also "
     "train a small model, with 2 and 8 micro-batches; 6 points are allowed there, since passes do not all take the "
