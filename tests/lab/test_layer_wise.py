@@ -53,7 +53,7 @@ def test_the_chart_has_the_lower_bound_beside_what_was_measured() -> None:
             ["2 stages: their sum and the hops"],
         ),
         (
-            replace(FOUND, one=measured(ONE, 0.026)),
+            replace(FOUND, one=measured(ONE, 0.022)),
             ["2 stages: one process and the hops", "3 stages: one process and the hops"],
         ),
         (
@@ -71,7 +71,7 @@ def test_the_chart_has_the_lower_bound_beside_what_was_measured() -> None:
     ],
     ids=[
         "waits between stages",
-        "stages that are slower",
+        "stages that are twice as slow",
         "stages at the same time",
         "a hop too long",
         "a link too fast",
