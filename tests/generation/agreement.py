@@ -2,8 +2,8 @@
 
 The kernel's link counts Ethernet frames: of 1,514 bytes it counts, a message's bytes have 1,448 (IPv4 and TCP with time
 stamps, no preamble), so the emulated link has that share of the rate. It lets one frame through at once: with a larger
-burst it would not hold back messages as small as those of a token. The emulated link's latency is the one that is seen
-over the kernel's.
+burst it would not hold back messages as small as those of a token. The emulated link's latency is what a token's
+message is seen to take over the kernel's, less its bytes' time on the wire; or the shortest that can be emulated.
 
 This module is also what the ranks of that measurement run, under torchrun on both hosts.
 """
@@ -23,8 +23,11 @@ import torch
 
 from plait.comm.cluster import join
 from plait.comm.contract import Endpoint
+from plait.comm.frames import Counters, Kind, pack
 from plait.comm.launcher import Environment, environment
 from plait.comm.measure import measure_link, one_way_s
+from plait.comm.wire import BYTES
+from plait.prober.emulated import own_link
 from tests.generation import namespaces
 from tests.generation.namespaces import TwoHosts
 
@@ -66,9 +69,11 @@ def agreement(
     hosts: TwoHosts, rate_mbit: int, splits: Sequence[str], turns: int, say: Callable[[str], None] = lambda _: None
 ) -> list[Agreement]:
     """Both links in turns, for each split, over hosts with a link of that rate and a burst of `ONE_FRAME`."""
+    own = own_link(fresh=True)  # in the same minute: what was kept may be of a busier one
     seen = Seen(**json.loads(_said(hosts.torchrun(1, "-m", __name__, timeout_s=_TIMEOUT_S))))
     bandwidth = rate_mbit * 1e6 / 8 * PAYLOAD / FRAME
-    latency_s = seen.token_s - TOKEN_BYTES / bandwidth
+    frame = pack(Kind.MESSAGE, Counters(0, 0, 0), (0, 0, 0), BYTES, torch.zeros(TOKEN_BYTES, dtype=torch.uint8))
+    latency_s = max(seen.token_s - frame.nbytes / bandwidth, own.fastest.latency_s + 1e-6)
     link = f"{bandwidth * 8e-6:.6f}mbit,{latency_s * 1e6:.1f}us"
     say(f"{rate_mbit} Mb/s: emulated as {link}")
     found = []
