@@ -12,10 +12,9 @@ from plait.costs.exchange_times import ExchangeTimes
 from plait.costs.measured import Kernel, MeasuredCosts
 from plait.costs.protocol import FREE, LinkCost
 from plait.errors import CapacityError
-from plait.lab import answers, benches
+from plait.lab import answers
 from plait.lab.answers import Bench, Way, beside_s, decoding, loaded, median, take_turns
-from plait.lab.benches import noting_others, opened, over, small_model
-from plait.lab.experiment import Size
+from plait.lab.benches import opened, over, small_model
 from plait.lab.links import LINKS, SHORT_MOST_S, SHORT_SLOWER, named_link
 from plait.plans.action import Action, Kind
 from plait.plans.round import MicroBatch, Round, Row
@@ -26,7 +25,6 @@ from plait.timeline.span import Part, Span
 from plait.timeline.timeline import Timeline
 
 from .figures import figures
-from .made import outcome
 
 LINK = EmulatedLinks(Wire(0.01, 1e6))
 
@@ -106,27 +104,6 @@ def test_a_link_adds_latency_and_bytes_over_bandwidth_to_every_exchange() -> Non
     assert costs.exchanges[kernel].all_reduce.value(2000) == pytest.approx(2e-3 + 0.01 + 2e-3)
     assert costs.exchanges[kernel].all_gather.value(2000) == pytest.approx(2e-3 + 0.01 + 1e-3)
     assert costs.exchanges[kernel].all_reduce.value(0) == pytest.approx(1e-3 + 0.01)
-
-
-@pytest.mark.parametrize(
-    ("share", "size", "noted"), [(0.4, "full", True), (0.05, "full", False), (0.4, "short", False)]
-)
-def test_work_of_others_is_noted(monkeypatch: pytest.MonkeyPatch, share: float, size: Size, noted: bool) -> None:
-    monkeypatch.setattr(benches.Others, "__exit__", lambda self, *_: setattr(self, "share", share))
-
-    found = noting_others(lambda size, say: outcome("quiet"))(size, silent)
-
-    assert found.notes == (
-        "A note.",
-        *(
-            [
-                "Others took 40 % of this host's cores meanwhile, and ranks that need a core at the same time wait for "
-                "each other: what is out of bounds here may be within them on a quiet host."
-            ]
-            if noted
-            else []
-        ),
-    )
 
 
 def test_the_links_of_the_short_form_are_slower() -> None:

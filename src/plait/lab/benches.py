@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -21,10 +21,9 @@ from plait.costs.measured import Kernel, MeasuredCosts
 from plait.costs.protocol import FREE, LinkCost
 from plait.generation.launch import Ranks
 from plait.lab.answers import Bench, Way
-from plait.lab.experiment import Outcome, Say, Size
+from plait.lab.experiment import Say, Size
 from plait.plans.layout import Layout
 from plait.plans.plan import Plan
-from plait.prober.host import MOST_OTHERS, Others
 from plait.spec.cluster import Wire
 from plait.spec.emulation import EmulatedLinks
 from plait.spec.model import ModelSpec
@@ -46,23 +45,6 @@ def opened(size: Size, say: Say, tokens: int = 24, repetitions: int = 3) -> Iter
         index = small_model(Path(folder))
         costs = _SmallCosts(index.spec)
         yield Bench("small", index, tuple(range(8)), 5, 2, _Threads(index).launch, costs.of)
-
-
-def noting_others(measure: Callable[[Size, Say], Outcome]) -> Callable[[Size, Say], Outcome]:
-    """`measure`, with a note where work that is not ours took a good part of the cores meanwhile."""
-
-    def noted(size: Size, say: Say) -> Outcome:
-        with Others() as others:
-            outcome = measure(size, say)
-        if others.share <= MOST_OTHERS or size == "short":
-            return outcome
-        note = (
-            f"Others took {100 * others.share:.0f} % of this host's cores meanwhile, and ranks that need a core at the "
-            "same time wait for each other: what is out of bounds here may be within them on a quiet host."
-        )
-        return replace(outcome, notes=(*outcome.notes, note))
-
-    return noted
 
 
 # --- the demo model -----------------------------------------------------------------------------------------

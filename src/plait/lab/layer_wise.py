@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from plait.lab.answers import SHORT_BOUND, SHORT_POINTS, Bench, Figures, Way, beside_s, loaded, short_notes, take_turns
-from plait.lab.benches import noting_others, opened
+from plait.lab.benches import opened
 from plait.lab.experiment import Chart, Check, Experiment, Outcome, Say, Series, Size, Table
 from plait.lab.links import SLOW, named_link
 from plait.spec.emulation import EmulatedLinks
@@ -204,5 +204,5 @@ EXPERIMENT = Experiment(
     "tokens each, the median counts. A token may lie 10 % from the sum of what its stages computed in the same answers "
     "and the hops, 40 % from one process in the same minute; idle shares may lie 7 points from the simulator's, and "
     "what is kept over 100 Mb/s 25 % from the prediction.",
-    noting_others(measure),
+    measure,
 )

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from plait.lab.answers import SHORT_BOUND, SHORT_POINTS, Answers, Bench, Figures, Way, loaded, short_notes, take_turns
-from plait.lab.benches import noting_others, opened
+from plait.lab.benches import opened
 from plait.lab.experiment import Chart, Check, Experiment, Outcome, Say, Series, Size, Table
 from plait.lab.links import SLOW, named_link
 from plait.lab.reading import looked_up, read_weights
@@ -216,5 +216,5 @@ EXPERIMENT = Experiment(
     "predicted ones. A micro-batch is predicted to take a stage what as many users took it layer-wise in the same "
     "minute; tokens/s may lie 35 % from what the simulator makes of that, and idle shares 12 points, since the stages "
     "compute at the same time and share this host's memory.",
-    noting_others(measure),
+    measure,
 )

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from plait.costs.profiles import MEASURED
 from plait.lab.answers import SHORT_BOUND, SHORT_POINTS, Bench, Figures, Way, loaded, short_notes, take_turns
-from plait.lab.benches import noting_others, opened
+from plait.lab.benches import opened
 from plait.lab.experiment import Chart, Check, Experiment, Outcome, Say, Series, Size, Table
 from plait.lab.links import SLOWER, named_link
 from plait.planner.plan import plan
@@ -325,5 +325,5 @@ EXPERIMENT = Experiment(
     "shared memory, three answers of 16 tokens each; so is one process. The planner's choice must be the fastest "
     "measured, and its bytes those that are sent. Tokens/s may lie 25 % from what shared memory takes in the same "
     "minute and the planner's link adds, idle shares 10 points, and the planner's own tokens/s of its choice 50 %.",
-    noting_others(measure),
+    measure,
 )

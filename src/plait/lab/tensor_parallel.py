@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from plait.lab.answers import SHORT_BOUND, Answers, Bench, Figures, Way, loaded, short_notes, take_turns
-from plait.lab.benches import noting_others, opened
+from plait.lab.benches import opened
 from plait.lab.experiment import Chart, Check, Experiment, Outcome, Say, Series, Size, Table
 from plait.lab.links import LINKS, Named, named_link
 from plait.plans.exchanges import forward_exchanges
@@ -271,5 +271,5 @@ EXPERIMENT = Experiment(
     "median counts. Bytes must be the predicted ones. Tokens/s may lie 25 % from what the ranks computed in the same "
     "answers and the link adds, or from what shared memory takes in the same minute and the link adds. On a quiet host "
     "the gain over shared memory may lie 40 % from that of the plan, since both ranks need a core at the same time.",
-    noting_others(measure),
+    measure,
 )
