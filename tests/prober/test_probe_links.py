@@ -45,7 +45,7 @@ def test_each_direction_by_itself() -> None:
     require_near(back.received_bytes_per_s, 40 * MBIT, 0.05)
     require_near(there.received_bytes_per_s, 20 * MBIT, 0.05)
     for end in (there, back):
-        require_near(end.sent.latency_s, 0.020, 0.2)
+        require_near(end.sent.latency_s, 0.020, 0.4)  # either direction alone would be 50 % off
 
 
 @pytest.mark.soak

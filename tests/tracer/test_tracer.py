@@ -92,7 +92,7 @@ def test_a_decoded_tracer_goes_on_recording():
 def test_damaged_bytes_are_an_error():
     with pytest.raises(RunError) as caught:
         Tracer.decode(traced(0, "a", ("0F0", 0.0, 0.0, 1.0, 0)).encode()[:-3])
-    assert str(caught.value) == "the trace that a rank handed over (41 bytes) cannot be read: Input data was truncated"
+    assert str(caught.value) == "the trace that a rank handed over (42 bytes) cannot be read: Input data was truncated"
 
 
 def test_merging_takes_each_host_s_offset_off_and_begins_at_zero():
