@@ -72,7 +72,7 @@ def layer_wise() -> str:
         f"- the hop to the second stage: {spec.hidden:,} values × {HALF} bytes = {hop_bytes:,} bytes, 100 µs + "
         f"{hop_bytes:,} ÷ 125 MB/s = {format_seconds(hop_s)};\n"
         f"- the token back to the first stage: 8 bytes, {format_seconds(LATENCY_S + 8 / BYTES_PER_S)}.\n\n"
-        f"Lower bound: {(read_s + hop_s + LATENCY_S) * 1e3:.1f} ms a token; the hops are "
+        f"Together: {(read_s + hop_s + LATENCY_S) * 1e3:.1f} ms a token; the hops are "
         f"{100 * (hop_s + LATENCY_S) / (read_s + hop_s + LATENCY_S):.1f} % of it. `plait plan`, which takes 85 % of "
         f"the data sheet's bandwidth and counts the KV cache, says {planned['time_per_token_s'] * 1e3:.1f} ms, and "
         f"that each device waits {planned['bubble'] * 100:.0f} % of the time."
@@ -94,7 +94,7 @@ def tensor_parallel() -> str:
         f"- sums: 2 × {spec.layers} layers = {sums}, each of {spec.hidden:,} values × {HALF} bytes = {size:,} bytes. "
         f"An all-reduce over t ranks sends 2 · (t − 1) ÷ t times that from each, here {size:,} bytes: at best "
         f"100 µs + {size:,} ÷ 125 MB/s = {format_seconds(sum_s)}, {sums} times = {sums * sum_s * 1e3:.1f} ms.\n\n"
-        f"Lower bound: {(half_s + sums * sum_s) * 1e3:.1f} ms a token, of which the link takes "
+        f"Together, at best: {(half_s + sums * sum_s) * 1e3:.1f} ms a token, of which the link takes "
         f"{100 * sums * sum_s / (half_s + sums * sum_s):.0f} %. `plait plan` says "
         f"{tensor['time_per_token_s'] * 1e3:.1f} ms, against {pipeline['time_per_token_s'] * 1e3:.1f} ms for two "
         f"stages: here the split *inside* layers loses. Its break-evens: {ends['bandwidth'].text}; "
@@ -139,9 +139,10 @@ def many_users() -> str:
         "user a round; m micro-batches read every weight m times a round, so m × "
         f"{size / 1e6:,.0f} ÷ 8 MB a token:\n\n"
         + table(("micro-batches", "stages busy, at best", "weights read a token"), rows)
-        + "\n\nOn two machines the second row is the best: both work, each reads its half twice. On *one* memory that "
-        "both stages share, it reads twice the bytes of the first row to keep two cores busy, and where that memory is "
-        "the limit nothing is won."
+        + "\n\nBusy is not fast. On two machines, with m = 2, both work all the time, and each reads its half twice; "
+        "as far as a round's time is reading weights, it takes as long as with m = 1, where each reads once and then "
+        "waits. What is won is the time that grows with the users: products, prompts, the cache. On *one* memory that "
+        "both stages share, m = 2 reads twice the bytes of the first row, and where that memory is the limit it loses."
     )
 
 
@@ -158,9 +159,9 @@ def data_parallel() -> str:
         rows.append((words, f"{flops / 1e12:g}", f"{bandwidth / 1e9:g}", f"{tokens:,.0f}"))
     size = model_parameters(model_preset("llama3.2-1b")).total
     return (
-        f"Llama 3.2 1B has {size / 1e9:.2f} · 10⁹ parameters. Two replicas, gradients in float32: each rank sends "
-        f"2 · (2 − 1) ÷ 2 · {size / 1e9:.2f} · 10⁹ · 4 bytes = {size * 4 / 1e9:.2f} GB a step, over 1 Gb/s at least "
-        f"{size * 4 / 125e6:.0f} s. Its computing takes 6 FLOP a parameter and token, so what matters is how many "
+        f"Llama 3.2 1B has {size / 1e9:.3f} · 10⁹ parameters. Two replicas, gradients in float32: each rank sends "
+        f"2 · (2 − 1) ÷ 2 · {size / 1e9:.3f} · 10⁹ · 4 bytes = {size * 4 / 1e9:.2f} GB a step, over 1 Gb/s at least "
+        f"{size * 4 / 125e6:.1f} s. Its computing takes 6 FLOP a parameter and token, so what matters is how many "
         "tokens a replica computes between two synchronisations. Setting 8 · (n − 1) ÷ n · P ÷ B = 6 · P · T ÷ F, the "
         "number of parameters falls out. With fewer tokens a replica and step than T, the link takes longer:\n\n"
         "    T = 8 · (n − 1) ÷ n · F ÷ (6 · B)\n\n"
@@ -214,8 +215,24 @@ def braid() -> str:
         f"{figures['step_s']:.1f} s a step, {figures['mfu'] * 100:.0f} % of the FLOP/s, bubble "
         f"{figures['bubble'] * 100:.1f} %. What a rank sends in a step, on average, by axis:\n\n"
         + table(("axis", "sent by a rank a step", "over"), rows)
-        + "\n\nThe axis that sends most lies on the fastest wire. Swap `tp` and `dp`, and the first row crosses hosts."
+        + f"\n\nThe formulas above are of a plain step. {_of_setup(chosen.plan)} The axis that sends most lies on the "
+        "fastest wire. Swap `tp` and `dp`, and the first row crosses hosts."
     )
+
+
+def _of_setup(planned: TrainingPlan) -> str:
+    """What of a plan's setup changes what it sends."""
+    setup, held = planned.setup, len(planned.layout.positions[0])
+    told = []
+    if setup.recompute != "none":
+        told.append(f"it recomputes ({setup.recompute}), so that sums of a forward happen once more")
+    if setup.sequence_split:
+        told.append("activations are split along the sequence, so that each rank of a tensor group sends its part")
+    if held > 1:
+        told.append(f"a rank holds {held} stages, so that a micro-batch comes by {held} times")
+    if setup.zero:
+        told.append(f"with ZeRO-{setup.zero} gradients go one way as float32, weights back as bfloat16: 6 bytes, not 8")
+    return f"In this plan {'; '.join(told)}." if told else ""
 
 
 def quiz() -> str:
@@ -233,7 +250,8 @@ def quiz() -> str:
                 f"{figures['comm_bytes']:,.0f} bytes on the wire",
             )
         )
-    return table(("way", "Llama 3.1 70B, two RTX 4090, 1 Gb/s and 100 µs, by `plait plan`"), rows)
+    head = ("way", "Llama 3.1 70B, two RTX 4090, 1 Gb/s and 100 µs, by `plait plan`")
+    return table(head, rows) + "\n\nCompute, transfer and wait are milliseconds of a rank, the mean of both."
 
 
 def unequal() -> str:

@@ -146,16 +146,32 @@ def measure(size: Size, say: Say) -> Outcome:
     for micro_batches in TRAINED if size == "full" else ():
         say(f"{MODEL} trained on 2 stages, {micro_batches} micro-batches")
         real[micro_batches] = trained(micro_batches, say)
-    return Outcome("pipeline", checks(found, real), sentence(found, real), table(found, real), charts(found), NOTES)
+    said, drawn = (sentence(found, real), table(found, real)), charts(found)
+    return Outcome("pipeline", checks(found, real), *said, drawn, notes(size))
 
 
-NOTES = (
+def notes(size: Size) -> tuple[str, ...]:
+    """What must be known of the figures."""
+    if size == "short":
+        return (_VIRTUAL, *NOTES)
+    return (_ASLEEP, *NOTES[:1], _TRAINED, *NOTES[1:])
+
+
+_ASLEEP = (
     "The stages sleep instead of computing, so that two cores show the bubble of four stages; schedule, executor, "
-    "messages and clocks are those of a real run.",
+    "messages and clocks are those of a real run."
+)
+_VIRTUAL = (
+    "Short form: the executor ran on a virtual clock, on which stages take exactly their time and messages none; what "
+    "a real clock would add is not seen."
+)
+_TRAINED = (
+    f"The trained model is {MODEL}, {SEQUENCES} sequences of {TOKENS} tokens a step; its bubble is simulated from what "
+    "its own passes took on average, so that unequal stages and the update count."
+)
+NOTES = (
     "F, I (the gradient of the input) and W (that of the weights) take 30 ms of a position each. interleaved and zb-v "
     "have two stages on each position, of half the time.",
-    f"The trained model is {MODEL}, {SEQUENCES} sequences of {TOKENS} tokens a step; its bubble is simulated from what "
-    "its own passes took on average, so that unequal stages and the update count.",
     "Where the formula only holds for more micro-batches, the simulator's bubble is the prediction.",
 )
 
@@ -251,9 +267,9 @@ EXPERIMENT = Experiment(
     "bound: layer-wise, one micro-batch at a time, 1 − 1 ÷ p.",
     "GPipe, 1F1B, interleaved, ZB-H1, ZB-H2 and ZB-V with 2 and 4 stages and 2, 4, 8 and 16 micro-batches: a thread a "
     "stage, which waits 30 ms for each F, I and W, driven by the executor that trains; the bubble is read off the "
-    "measured timeline of a step that nothing disturbed: as long as another one, but for 1 %. It may lie 2.5 points "
-    "from the prediction: what waking a thread and handing on a message take beside such waits. Two processes also "
-    "train a small model, with 2 and 8 micro-batches; 6 points are allowed there, since passes do not all take the "
-    "same time.",
+    "measured timeline of a step that nothing disturbed: two steps that take the same within 1 % are taken for that. "
+    "It may lie 2.5 points from the prediction: what waking a thread and handing on a message take beside such waits. "
+    "Two processes also train a small model, with 2 and 8 micro-batches; 6 points are allowed there, since passes do "
+    "not all take the same time.",
     measure,
 )

@@ -68,7 +68,7 @@ def require_possible(wire: Wire, own: OwnLink) -> None:
 
 
 def _times(ratio: float) -> str:
-    return f"{ratio:.2g} times"
+    return f"{_figure(ratio)} times"
 
 
 def _up_us(seconds: float) -> int:
@@ -76,7 +76,12 @@ def _up_us(seconds: float) -> int:
 
 
 def _gbit(bytes_per_s: float) -> str:
-    return f"{bytes_per_s * 8e-9:.3g}"
+    return _figure(bytes_per_s * 8e-9)
+
+
+def _figure(value: float) -> str:
+    """Three digits, and no powers of ten."""
+    return f"{value:.3g}" if value < 1000 else f"{value:,.0f}"
 
 
 def _measure() -> OwnLink:

@@ -21,6 +21,9 @@ from plait.spec.figures import MEMORY_BANDWIDTH
 from plait.timeline.timeline import Clock
 from plait.units import format_bytes, format_rate, format_seconds
 
+_UNSTEADY, _NAMED = 0.5, 4
+"""A link whose spread is larger says little; so many such links are named."""
+
 
 @dataclass(frozen=True)
 class FoundDevice:
@@ -188,7 +191,20 @@ class Probed:
             if sum(one.threads for one in ranks) > len(ranks[0].cores):
                 cores = _plural(len(ranks[0].cores), "core")
                 lines.append(f"{len(ranks)} ranks share {name}'s {cores}: a figure is what each reaches meanwhile")
-        return lines
+        return [*lines, *self._unsteady]
+
+    @property
+    def _unsteady(self) -> Sequence[str]:
+        """The links whose figures vary so much that they say little."""
+        names = [
+            f"{self.names[one.source]} → {self.names[one.target]}"
+            for one in self.links
+            if max(one.latency_s.spread, one.bandwidth_bytes_per_s.spread) > _UNSTEADY
+        ]
+        if not names:
+            return []
+        more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+        return [f"doubtful: figures of {', '.join(names[:_NAMED])}{more} vary by more than half; measure again"]
 
     @property
     def json(self) -> Mapping[str, Any]:

@@ -59,9 +59,12 @@ def host_names(emulation: Emulation) -> dict[int, str]:
 def links_words(links: EmulatedLinks, ranks: int) -> str:
     """What is emulated, in words."""
     hosts, wire = links.among(ranks).hosts[-1] + 1, links.wire
+    if hosts == 1:
+        held = "the rank" if ranks == 1 else f"all {ranks} ranks"
+        return f"1 emulated host, which holds {held}: there is no link between hosts"
     each = f" of up to {links.ranks_per_host} ranks" if links.ranks_per_host > 1 else ""
     return (
-        f"{hosts} emulated host{'s' if hosts > 1 else ''}{each}, {wire.bandwidth * 8e-6:g} Mb/s and "
+        f"{hosts} emulated hosts{each}, {wire.bandwidth * 8e-6:g} Mb/s and "
         f"{format_seconds(wire.latency_s)} between any two"
     )
 
