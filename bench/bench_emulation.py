@@ -11,10 +11,9 @@ from harness import table, verdict
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # the hosts, and the comparison, are those of the tests
 
-from tests.generation.agreement import ONE_FRAME, SPLITS, Agreement, agreement
+from tests.generation.agreement import BURSTS, SPLITS, Agreement, agreement
 from tests.generation.namespaces import NoHosts, two_hosts
 
-RATES_MBIT = (1000, 100)
 TURNS = 7
 WITHIN = 0.1
 
@@ -48,14 +47,14 @@ def main() -> int:
     """Compare, and print."""
     print("## Emulated links\n")
     print(
-        "One rank on each of two network namespaces, over a link that the kernel shapes (tbf, a burst of one frame),\n"
+        "One rank on each of two network namespaces, over a link that the kernel shapes (tbf, a small burst),\n"
         "and in turns the same over the link that `--emulate` emulates: with 1,448 of every 1,514 bytes of that rate,\n"
         f"and the latency that ranks see over the kernel's. Medians of {TURNS} runs.\n"
     )
     found: list[Agreement] = []
     try:
-        for rate in RATES_MBIT:
-            with two_hosts(f"{rate}mbit", ONE_FRAME) as hosts:
+        for rate in BURSTS:
+            with two_hosts(f"{rate}mbit", BURSTS[rate]) as hosts:
                 found += agreement(hosts, rate, tuple(SPLITS), TURNS, say)
     except NoHosts as error:
         print(f"Not measured: {error}.")

@@ -1,8 +1,8 @@
 """A token over a link that the kernel shapes, beside the same over one that is emulated: in turns, on the demo model.
 
 The kernel's link counts Ethernet frames: of 1,514 bytes it counts, a message's bytes have 1,448 (IPv4 and TCP with time
-stamps, no preamble), so the emulated link has that share of the rate. It lets one frame through at once: with a larger
-burst it would not hold back messages as small as those of a token. The emulated link's latency is what a token's
+stamps, no preamble), so the emulated link has that share of the rate. Its burst is as small as the kernel's timers
+allow at that rate: with a larger one it would not hold back messages as small as those of a token. The emulated link's latency is what a token's
 message is seen to take over the kernel's, less its bytes' time on the wire; or the shortest that can be emulated.
 
 This module is also what the ranks of that measurement run, under torchrun on both hosts.
@@ -32,7 +32,9 @@ from tests.generation import namespaces
 from tests.generation.namespaces import TwoHosts
 
 FRAME, PAYLOAD = 1514, 1448
-ONE_FRAME = "1600"
+BURSTS: Mapping[int, str] = {1000: "4800", 100: "1600"}
+"""Bytes that the kernel's link lets through at once, by its Mb/s: with one frame at 1 Gb/s it carries half of that."""
+
 TOKEN_BYTES = 4 * 576
 """What two ranks send each other for one token of the demo model."""
 
@@ -68,7 +70,7 @@ class Agreement(NamedTuple):
 def agreement(
     hosts: TwoHosts, rate_mbit: int, splits: Sequence[str], turns: int, say: Callable[[str], None] = lambda _: None
 ) -> list[Agreement]:
-    """Both links in turns, for each split, over hosts with a link of that rate and a burst of `ONE_FRAME`."""
+    """Both links in turns, for each split, over hosts with a link of that rate and its burst of `BURSTS`."""
     own = own_link(fresh=True)  # in the same minute: what was kept may be of a busier one
     seen = Seen(**json.loads(_said(hosts.torchrun(1, "-m", __name__, timeout_s=_TIMEOUT_S))))
     bandwidth = rate_mbit * 1e6 / 8 * PAYLOAD / FRAME
