@@ -125,6 +125,16 @@ class TestRejected:
             f"not enough memory: {format_bytes(alone.need)} are needed, the largest device has {format_bytes(12e9)}"
         )
 
+    def test_a_larger_device_for_which_there_is_a_way_is_not_denied(self) -> None:
+        """Two sorts of one device: the large one holds the model, so what cannot be is said of the others."""
+        cluster = single({"a": (100, 12), "b": (100, 96), "c": (100, 12)}, 1e-4, 1e9)
+        choice = plan_serving(MODEL, cluster, JOB, "latency")
+        alone = next(one for one in choice.rejected if (one.split["pp"], one.split["tp"]) == (1, 1))
+        assert alone.reason == (
+            f"not enough memory: {format_bytes(alone.need)} are needed, the largest device of these ways has "
+            f"{format_bytes(12e9)}"
+        )
+
     def test_pipelines_too_short(self) -> None:
         choice = plan_serving(plain(20, 1.5e9), self.CLUSTER, Job(64, 64), "latency", limits=ServingLimits(tp=1))
         pairs = next(one for one in choice.rejected if one.split["pp"] == 2)

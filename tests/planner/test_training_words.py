@@ -42,7 +42,7 @@ def test_setups(setup: TrainingSetup, words: str) -> None:
 
 def test_why_it_wins() -> None:
     assert why_it_wins(CHOSEN, BEST, LINKS) == (
-        "dp 2 × pp 4 × tp 8, 1f1b, 32 micro-batches of 1, ZeRO-1: predicted 10 s a step, MFU 50.0%; tensor groups of 8 "
+        "dp 2 × pp 4 × tp 8, 1f1b, 32 micro-batches of 1, ZeRO-1: predicted 10 s a step, MFU 50 %; tensor groups of 8 "
         "stay inside a host (300 GB/s); the pipeline of 4 goes across hosts (25 GB/s); data over 2 around them"
     )
 

@@ -20,9 +20,18 @@ def refusal(world: World, units: Units, stages: int, count: int, demand: Demand)
         return _short(world, units, count, demand)
     if need <= have:
         return Rejected(axes, count, "no cut into whole layers fits the memory of every device", need, have)
-    where = "the largest device has" if devices == 1 else f"the largest {devices} devices together have"
+    where = _largest(world, devices, have)
     reason = f"not enough memory: {format_bytes(need)} are needed, {where} {format_bytes(have)}"
     return Rejected(axes, count, reason, need, have)
+
+
+def _largest(world: World, devices: int, have: float) -> str:
+    """Whose memory `have` is: larger devices may be left, for which there is a way."""
+    sizes = sorted((device.memory_bytes for device in world.devices.values()), reverse=True)
+    of = " of these ways" if sum(sizes[:devices]) > have else ""
+    if devices == 1:
+        return f"the largest device{of} has"
+    return f"the largest {devices} devices{of} together have"
 
 
 def _short(world: World, units: Units, count: int, demand: Demand) -> Rejected:

@@ -23,6 +23,9 @@ class Links:
 Figures = Mapping[str, float]
 """The design's keys, in SI units."""
 
+_ROUNDED = 10
+"""Percent of MFU that are told without decimals."""
+
 
 def split_words(setup: TrainingSetup) -> str:
     """``dp 6 × pp 64 × tp 8, interleaved of 2, 512 micro-batches of 1, selective recompute, ZeRO-1``."""
@@ -42,7 +45,10 @@ def split_words(setup: TrainingSetup) -> str:
 
 def why_it_wins(setup: TrainingSetup, figures: Figures, links: Links) -> str:
     """The winner, its time, and where its axes lie on the links."""
-    words = f"{split_words(setup)}: predicted {format_seconds(figures['step_s'])} a step, MFU {figures['mfu']:.1%}"
+    percent = figures["mfu"] * 100
+    # to the percent: a simulated step differs from the search's in the fourth digit
+    mfu = f"{percent:.0f}" if percent >= _ROUNDED else f"{percent:.1f}"
+    words = f"{split_words(setup)}: predicted {format_seconds(figures['step_s'])} a step, MFU {mfu} %"
     return "; ".join((words, *_places(setup, links)))
 
 
