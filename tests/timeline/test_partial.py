@@ -9,6 +9,7 @@ from plait.plans.file import dump_plan
 from plait.plans.layout import Layout, Stage
 from plait.plans.notation import parse_action
 from plait.plans.plan import Plan
+from plait.timeline.impossible import without_impossible
 from plait.timeline.partial import load_partial
 from plait.timeline.record import RunRecord, StageSummary
 from plait.timeline.span import Part, Span
@@ -136,6 +137,38 @@ def test_a_plan_that_is_no_text_is_said(place):
         "plan.toml is damaged (2 bytes: 'utf-8' codec can't decode byte 0xff in position 0: invalid start byte): "
         "the plan, and why it was chosen, is not known.",
     )
+
+
+@pytest.mark.parametrize("name", ["run.json", "predicted.json", "plan.toml"])
+def test_brackets_without_an_end_are_damage(place, name):
+    (place / name).write_text('{"format": ' * 200_000 if name != "plan.toml" else "a = " + "[" * 200_000)
+    record, missing = load_partial(place)
+    assert record.measured == RECORD.measured
+    assert [said.split(" ")[:3] for said in missing] == ([] if name == "plan.toml" else [[name, "is", "damaged"]])
+
+
+def test_an_empty_plan_is_said(place):
+    (place / "plan.toml").write_text(" \n")
+    assert load_partial(place).missing == ("plan.toml is empty: the plan, and why it was chosen, is not known.",)
+
+
+def test_what_cannot_be_is_left_out_and_said():
+    far = SPANS[0]._replace(end_s=1e300)
+    inside = SPANS[2]._replace(parts=(Part("wait", 0.0, float("nan")),))
+    nobody = SPANS[1]._replace(rank=10**9)
+    round_ = SPANS[1]._replace(action=SPANS[1].action._replace(round=2**40))
+    memory = {0: MemoryTrack((0.0,), (7,)), 1: MemoryTrack((0.0, 1.0), (7,)), 2: MemoryTrack((1e300,), (7,))}
+    missing: list[str] = []
+    timeline = Timeline("measured", (far, *SPANS, inside, nobody, round_), memory=memory)
+    found = without_impossible(timeline, missing)
+    assert found == Timeline("measured", SPANS, memory={0: memory[0]})
+    assert missing == [
+        "measured.json: 4 spans that cannot be are left out (one is from 0 to 1e+300 s).",
+        "measured.json: the memory of 2 ranks is left out, since its times cannot be.",
+    ]
+    assert without_impossible(Timeline("measured", (nobody,)), missing) is None
+    assert missing[2:] == ["measured.json: 1 span that cannot be is left out (one is of rank 1000000000 and stage 0)."]
+    assert without_impossible(RECORD.measured, missing) is RECORD.measured
 
 
 def test_a_plan_alone_is_enough(place):

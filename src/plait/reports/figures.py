@@ -107,7 +107,7 @@ def _speeds(record: RunRecord, timeline: Timeline) -> Figures:
 
     Where `result` has "copies", so many times the timeline's requests are served at the same time, by all replicas.
     """
-    if not record.rounds:
+    if not record.rounds or not record.stages:
         return {}
     requests = record.result.get("requests")
     counts = None if requests is None else {number: len(one["tokens"]) for number, one in enumerate(requests)}
@@ -139,7 +139,7 @@ def _sent_bytes(record: RunRecord, timeline: Timeline, of: _Of) -> dict[int, flo
 
 
 def exchanged_by_stage(timeline: Timeline) -> dict[int, float]:
-    """Seconds of each stage's ranks, summed, in exchanges inside the stage: a part of its `transfer_s`."""
+    """Seconds of each stage's ranks, summed, in exchanges inside its actions: a part of its `transfer_s`."""
     found: dict[int, float] = defaultdict(float)
     for span in timeline.spans:
         found[span.action.stage] += exchanged_s(span)

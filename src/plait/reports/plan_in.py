@@ -29,7 +29,7 @@ def plan_in(record: RunRecord) -> Planned:
         return Planned(None, _layout(record, timelines))
     try:
         file = plan_file_from_table(tomllib.loads(record.plan), "the run's plan")
-    except (PlanError, tomllib.TOMLDecodeError) as error:
+    except (PlanError, tomllib.TOMLDecodeError, RecursionError) as error:
         said = f"The run's plan cannot be read, so that stages and ranks are those of its timelines: {error}."
         return Planned(None, _layout(record, timelines), (said,))
     if _fits(file.plan.layout, timelines):

@@ -70,11 +70,18 @@ def _with_spans(timeline: Timeline | None) -> Timeline | None:
 
 def _absent(record: RunRecord, known: Sequence[str]) -> Iterator[str]:
     """What a whole run would have, where nothing was said of it yet."""
-    if _with_spans(record.measured) is None and not any("measured" in each for each in known):
-        yield "Nothing was measured: all figures are predicted."
-    if _with_spans(record.predicted) is None and not any("predicted" in each for each in known):
-        note = record.result.get("note")
-        yield "Nothing was predicted: all figures are measured" + (f" ({note})." if note else ".")
+    timelines = {"measured": record.measured, "predicted": record.predicted}
+    absent = [source for source, timeline in timelines.items() if _with_spans(timeline) is None]
+    untold = [source for source in absent if not any(source in each for each in known)]
+    if len(absent) == len(timelines):
+        if untold:
+            yield f"Nothing was {' or '.join(untold)}: there are no figures."
+        return
+    note = record.result.get("note")
+    for source in untold:
+        other = "predicted" if source == "measured" else "measured"
+        because = f" ({note})" if note and source == "predicted" else ""
+        yield f"Nothing was {source}: all figures are {other}{because}."
 
 
 def _unequal(figures: Mapping[str, Any]) -> Iterator[str]:

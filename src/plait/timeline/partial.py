@@ -16,12 +16,16 @@ import msgspec
 
 from plait.errors import PlanError, UsageError
 from plait.plans.file import plan_file_from_table
+from plait.timeline.impossible import known_result, without_impossible
 from plait.timeline.record import FORMAT, FORMAT_VERSION, RunHead, RunRecord, StageSummary, neighbours
 from plait.timeline.span import Span
 from plait.timeline.timeline import Timeline
 
 _RUN, _PLAN, _TIMELINES = "run.json", "plan.toml", ("predicted", "measured")
 _FILES = (_RUN, _PLAN, *(f"{name}.json" for name in _TIMELINES))
+RUN_FILES = (*_FILES, "steps.jsonl")
+"""What `plait generate` and `plait train` write into a run's directory."""
+
 _LOST = {
     _RUN: "what the run was asked for and what came of it is not known",
     _PLAN: "the plan, and why it was chosen, is not known",
@@ -47,17 +51,20 @@ def load_partial(directory: Path | str) -> Partial:
     plan = _plan(place, missing)
     wanted = None if head is None else set(head.files)
     timelines = {name: _timeline(place / f"{name}.json", name, wanted, missing) for name in _TIMELINES}
-    stages = head.stages if head is not None else _stages(plan)
+    stages = _stages(plan) if head is None else head.stages
+    if head is not None and not stages:
+        stages = _stages(plan)
+        missing.append("run.json names no stages: they are told by the plan and the timelines, as far as these do.")
     if not plan.strip() and not any(timelines.values()):
         raise UsageError(f"{place} holds nothing that can be drawn: {' '.join(missing)} Run again to get a whole one")
     record = RunRecord(
         plan,
         stages,
         {} if head is None else head.model,
-        () if head is None else head.rounds,
+        () if head is None or not stages else head.rounds,
         timelines["predicted"],
         timelines["measured"],
-        {} if head is None else head.result,
+        {} if head is None else known_result(head.result, missing),
     )
     return Partial(record, tuple(missing))
 
@@ -87,7 +94,7 @@ def _head(place: Path, missing: list[str]) -> RunHead | None:
         return None
     try:
         found = msgspec.json.decode(data)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         missing.append(_damaged(_RUN, data, error))
         return None
     kind = found.get("format") if isinstance(found, dict) else None
@@ -110,17 +117,20 @@ def _plan(place: Path, missing: list[str]) -> str:
     if data is None:
         return ""
     try:
-        return data.decode()
+        text = data.decode()
     except UnicodeDecodeError as error:
         missing.append(_damaged(_PLAN, data, error))
         return ""
+    if not text.strip():
+        missing.append(f"{_PLAN} is empty: {_LOST[_PLAN]}.")
+    return text
 
 
 def _stages(plan: str) -> tuple[StageSummary, ...]:
     """What the plan says of the stages, where the run's own words are lost."""
     try:
         layout = plan_file_from_table(tomllib.loads(plan)).plan.layout
-    except (PlanError, tomllib.TOMLDecodeError):
+    except (PlanError, tomllib.TOMLDecodeError, RecursionError):
         return ()
     return tuple(
         StageSummary(number, stage.ranks, stage.layers, stage.dtype, stage.weights)
@@ -131,18 +141,20 @@ def _stages(plan: str) -> tuple[StageSummary, ...]:
 def _timeline(path: Path, source: str, wanted: set[str] | None, missing: list[str]) -> Timeline | None:
     """The timeline; of one that is cut off or damaged the spans that can be read; None where there are none."""
     if wanted is not None and path.name not in wanted:
+        if path.is_file():
+            missing.append(f"{path.name} is there, but {_RUN} does not name it: it is left out.")
         return None
     data = _bytes(path, missing)
     if data is None:
         return None
     try:
         found = msgspec.json.decode(data, type=Timeline)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         return _rest(path, source, data, error, missing)
     if found.source != source:
         missing.append(f"{path.name} says that it was {found.source}: it is left out.")
         return None
-    return found
+    return without_impossible(found, missing)
 
 
 def _rest(path: Path, source: str, data: bytes, error: Exception, missing: list[str]) -> Timeline | None:
@@ -153,7 +165,7 @@ def _rest(path: Path, source: str, data: bytes, error: Exception, missing: list[
         return None
     said = f"{len(spans):,} span{'s' if len(spans) > 1 else ''}"
     missing.append(f"{path.name} is damaged after {said} ({error}): what stands before that is shown, and no more.")
-    return Timeline("predicted" if source == "predicted" else "measured", spans)
+    return without_impossible(Timeline("predicted" if source == "predicted" else "measured", spans), missing)
 
 
 def _spans(text: str) -> Iterator[Span]:
@@ -163,14 +175,18 @@ def _spans(text: str) -> Iterator[Span]:
     if at < 0:
         return
     at += len(mark)
-    decoder = json.JSONDecoder()
+    decoder = json.JSONDecoder(parse_constant=_no_number)
     while text[at : at + 1] == "[":
         try:
             value, at = decoder.raw_decode(text, at)
             yield msgspec.convert(value, Span)
-        except (ValueError, msgspec.ValidationError):
+        except (ValueError, msgspec.ValidationError, RecursionError):
             return
         at += text[at : at + 1] == ","
+
+
+def _no_number(name: str) -> float:
+    raise ValueError(f"{name} is no time")
 
 
 def _bytes(path: Path, missing: list[str]) -> bytes | None:

@@ -19,7 +19,7 @@ _INNER = ("tp", "cp", "ep", "dp")
 
 def coordinates(layout: Layout) -> dict[str, Column]:
     """For each axis of the layout, the place of each rank on it; `pp` is the pipeline position. -1: no stage has it."""
-    places = {axis: np.full(layout.ranks, -1, dtype=np.int32) for axis in layout.axes}
+    places = {axis: np.full(_count(layout), -1, dtype=np.int32) for axis in layout.axes}
     inner = [axis for axis in _INNER if axis in layout.axes]
     inner += [axis for axis in layout.axes if axis not in (*_INNER, "pp")]
     for position, stages in enumerate(layout.positions):
@@ -33,19 +33,25 @@ def coordinates(layout: Layout) -> dict[str, Column]:
     return places
 
 
+def _count(layout: Layout) -> int:
+    """Ranks of the layout; of a damaged run's, which may leave some out, up to the highest."""
+    return max([layout.ranks, *(rank + 1 for stage in layout.stages for rank in stage.ranks)])
+
+
 def ranks_as_json(view: View) -> dict[str, Any]:
     """What the field that asks for a rank answers from."""
     layout = view.layout
     devices, device_of = _numbered(_devices(layout))
     hosts, host_of = _numbered(_hosts(view))
-    row_of = np.full(layout.ranks, -1, dtype=np.int32)
+    count = _count(layout)
+    row_of = np.full(count, -1, dtype=np.int32)
     for at, row in enumerate(view.rows):
-        row_of[[rank for rank in row.ranks if rank < layout.ranks]] = at
-    position_of = np.full(layout.ranks, -1, dtype=np.int32)
+        row_of[[rank for rank in row.ranks if rank < count]] = at
+    position_of = np.full(count, -1, dtype=np.int32)
     for position, stages in enumerate(layout.positions):
         position_of[list(layout.stages[stages[0]].ranks)] = position
     return {
-        "count": layout.ranks,
+        "count": count,
         "axes": {axis: encode(column) for axis, column in coordinates(layout).items()},
         "sizes": dict(layout.axes),
         "row": encode(row_of),
@@ -84,7 +90,7 @@ def _hosts(view: View) -> dict[int, str]:
 
 
 def _whole(layout: Layout, named: Mapping[int, str]) -> dict[int, str]:
-    return {rank: named.get(rank, "unknown") for rank in range(layout.ranks)}
+    return {rank: named.get(rank, "unknown") for rank in range(_count(layout))}
 
 
 def _numbered(names: Mapping[int, str]) -> tuple[list[str], Column]:
