@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner, Result
@@ -17,6 +19,7 @@ from plait.plans.file import dump_plan
 from plait.plans.layout import Layout, Stage
 from plait.plans.plan import Plan
 from plait.plans.round import MicroBatch, Row
+from plait.reports.window import RoundRange
 from plait.schedules.generation import make_round
 from plait.simulator.simulate import simulate
 from plait.spec.model import ModelSpec
@@ -166,6 +169,114 @@ def test_files_that_cannot_be_written_are_refused_before_any_work(tmp_path: Path
     assert refused(nowhere, "--perfetto", tmp_path / "a" / "t.json") == (
         f"error: --perfetto {tmp_path}/a/t.json cannot be written: there is no directory {tmp_path}/a "
         f"(mkdir -p {tmp_path}/a makes it)"
+    )
+
+
+@pytest.mark.parametrize("name", ["run.json", "predicted.json", "measured.json", "plan.toml", "steps.jsonl"])
+def test_the_runs_own_files_are_not_written_over(run: Path, tmp_path: Path, name: str) -> None:
+    """Also by a link, from within, and where the plan of the run is what is shown."""
+    before = {path.name: path.read_bytes() for path in run.iterdir()}
+    link = tmp_path / "trace.json"
+    link.symlink_to(run / name)
+    said = f"is a file of the run {run} and would be lost: give another file, as in --perfetto report.json"
+    assert refused(run, "--perfetto", link) == f"error: --perfetto {link} {said}"
+    if name.endswith(".json"):
+        for given in (run, run / ".." / run.name, run / "plan.toml"):
+            assert refused(given, "--perfetto", run / name) == f"error: --perfetto {run / name} {said}"
+    assert {path.name: path.read_bytes() for path in run.iterdir()} == before
+    if name == "run.json":  # nor those of another run
+        assert refused(run_record().save(tmp_path / "other"), "--perfetto", run / name).startswith("error: --perfetto ")
+
+
+def test_the_plan_that_is_read_is_not_written_over(tmp_path: Path) -> None:
+    plan, link = tmp_path / "p.toml", tmp_path / "page.html"
+    plan.write_text("plait = 9")
+    link.symlink_to(plan)
+    assert refused(plan, "-o", link) == (
+        f"error: -o {link} is the plan that is read, {plan}, and would be lost: give another file, as in -o report.html"
+    )
+    assert plan.read_text() == "plait = 9"
+
+
+def test_one_file_for_two_outputs_and_a_name_without_letters(run: Path, tmp_path: Path) -> None:
+    (tmp_path / "t.json").symlink_to(tmp_path / "r.html")
+    assert refused(run, "-o", tmp_path / "r.html", "--perfetto", tmp_path / "t.json") == (
+        f"error: --perfetto {tmp_path}/t.json is named twice, also as -o: give each its own file"
+    )
+    assert refused(run, "-o", "") == "error: -o names no file: type -o report.html"
+
+
+def test_rounds_are_looked_at_before_anything_is_written(run: Path, tmp_path: Path) -> None:
+    said = "error: the run has none of the rounds 99:: it has rounds 0 to 3; '3:' shows the last, '0:' all"
+    page = tmp_path / "r.html"
+    for options in (["-o", page], ["-o", page, "--png", tmp_path / "p.png"], ["--json"], ["--text"]):
+        assert refused(run, "--rounds", "99:", *options) == said
+    with pytest.raises(UsageError, match="none of the rounds"):
+        plait.report(run, page=page, rounds=RoundRange(99))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_trace_of_no_timeline_is_refused_before_the_page_is_written(tmp_path: Path) -> None:
+    place = run_record().save(tmp_path / "run")
+    for name in ("run.json", "predicted.json", "measured.json"):
+        (place / name).unlink()
+    with pytest.raises(UsageError) as error:
+        plait.report(place, page=tmp_path / "r.html", perfetto=tmp_path / "t.json")
+    assert str(error.value) == "nothing to write for Perfetto: there is neither a predicted nor a measured timeline"
+    assert [path.name for path in tmp_path.iterdir()] == ["run"]
+
+
+def broken(tmp_path: Path, name: str, change: Callable[[dict[str, Any]], None]) -> str:
+    """The text of a run of which a file was changed; every other output is made as well."""
+    place = run_record().save(tmp_path / "run")
+    values = json.loads((place / name).read_text())
+    change(values)
+    (place / name).write_text(json.dumps(values, separators=(",", ":")))
+    names = {"-o": "r.html", "--perfetto": "t.json", "--svg": "p.svg"}
+    found = report(place, "--text", *(each for option, file in names.items() for each in (option, tmp_path / file)))
+    assert found.exit_code == 0, found.output
+    return " ".join(found.stdout.split())
+
+
+@pytest.mark.parametrize(("at", "value"), [(3, 1e300), (3, -1e300), (4, 1e300), (4, float("nan")), (2, 10**9), (2, -1)])
+def test_a_span_that_cannot_be_is_left_out(tmp_path: Path, at: int, value: float) -> None:
+    """Time and rank of another universe: everything is drawn of the others, and that is said."""
+
+    def change(values: dict[str, Any]) -> None:
+        values["spans"][3][at] = value
+
+    said = broken(tmp_path, "measured.json", change)
+    if value != value:
+        assert "measured.json is damaged after 3 spans" in said
+    else:
+        assert "measured.json: 1 span that cannot be is left out (one is " in said
+    assert "predicted but not measured" in said
+
+
+def test_text_in_the_place_of_figures_is_left_out(tmp_path: Path) -> None:
+    keys = ("predicted", "measured", "job", "requests", "steps", "kept_steps", "copies", "task", "note")
+    said = broken(tmp_path, "run.json", lambda values: values.update(result=dict.fromkeys(keys, "x")))
+    assert (
+        "run.json's result has something else than a run writes under predicted, measured, job, requests, steps, "
+        "kept_steps, copies: left out." in said
+    )
+    assert "figures x" in said
+
+
+def test_no_stages(tmp_path: Path) -> None:
+    said = broken(tmp_path, "run.json", lambda values: values.update(stages=[]))
+    assert "run.json names no stages: they are told by the plan and the timelines, as far as these do." in said
+    assert "Stage 1: layers 2 to 3" in said
+
+
+def test_no_files(tmp_path: Path) -> None:
+    place = run_record().save(tmp_path / "run")
+    values = json.loads((place / "run.json").read_text())
+    (place / "run.json").write_text(json.dumps({**values, "files": []}))
+    tail = report(place).stdout.split("What is missing\n")[1]
+    assert " ".join(tail.split()) == (
+        "- predicted.json is there, but run.json does not name it: it is left out. "
+        "- measured.json is there, but run.json does not name it: it is left out."
     )
 
 

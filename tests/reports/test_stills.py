@@ -160,11 +160,11 @@ def test_of_training_the_first_step_is_shown() -> None:
     ]
     drawing = plan_drawing(view_of(replace(first, spans=(*first.spans, *later)), task="train"))
     assert drawing.notes == (
-        "Shown: round 3 of the 2 kept, rounds 3 to 5 (9000 of 18000 ms), from the beginning of round 3; --rounds "
+        "Shown: step 3 of the 2 kept, steps 3 to 5 (9000 of 18000 ms), from the beginning of step 3; --rounds "
         "first:end shows others.",
     )
     whole = plan_drawing(view_of(replace(first, spans=(*first.spans, *later)), task="train"), RoundRange())
-    assert whole.notes == ("All of the run: rounds 3 to 5.",)
+    assert whole.notes == ("Shown: steps 3 to 5, all that were kept.",)
 
 
 def test_more_ranks_than_can_be_told_apart() -> None:

@@ -1,9 +1,11 @@
 import pytest
 
 from plait.errors import UsageError
+from plait.plans.action import Action, Kind
 from plait.plans.round import MicroBatch, Row
 from plait.reports.window import RoundRange, choose_window, count_prefill, parse_rounds
 from plait.timeline.record import RoundRecipe
+from plait.timeline.timeline import Timeline
 
 
 @pytest.mark.parametrize(
@@ -27,6 +29,10 @@ def test_ranges_of_rounds(text, asked):
         ("a:b", "'a:b' is not a range of rounds: expected first:end, as in '0:5', which is rounds 0 to 4"),
         ("", "'' is not a range of rounds: expected first:end, as in '0:5', which is rounds 0 to 4"),
         ("-3:2", "'-3:2' is not a range of rounds: expected first:end, as in '0:5', which is rounds 0 to 4"),
+        (
+            "9" * 5000,
+            f"'{'9' * 40}…' is not a range of rounds: expected first:end, as in '0:5', which is rounds 0 to 4",
+        ),
         ("3 7", "'3 7' is not a range of rounds: expected first:end, as in '0:5', which is rounds 0 to 4"),
         ("7:3", "rounds '7:3' hold none: the end, 3, must be above the first, 7; '7:8' is one round"),
         (":0", "rounds ':0' hold none: the end, 0, must be above the first, 0; '0:1' is one round"),
@@ -43,6 +49,29 @@ def test_rounds_that_the_run_does_not_have(make_timeline):
         choose_window([make_timeline("predicted")], RoundRange(50, None))
     assert (
         str(caught.value) == "the run has none of the rounds 50:: it has rounds 0 to 3; '3:' shows the last, '0:' all"
+    )
+
+
+def test_of_training_a_part_is_called_a_step(make_timeline):
+    """Steps that were kept are not all of a run."""
+
+    def steps(*numbers):
+        spans = make_timeline("measured", rounds=1).spans
+        each = [
+            span._replace(
+                action=Action(number, span.action.stage, Kind.BACKWARD, 0), start_s=number + 0.1, end_s=number + 0.2
+            )
+            for number in numbers
+            for span in spans
+        ]
+        return [Timeline("measured", tuple(each))]
+
+    assert choose_window(steps(3)).caption == "Shown: step 3, the only one kept."
+    assert choose_window(steps(0)).caption == "Shown: step 0, the only one."
+    assert choose_window(steps(2, 3)).caption == "Shown: steps 2 to 3, all that were kept."
+    assert choose_window(steps(2, 3), RoundRange(2, 3)).caption == (
+        "Shown: step 2 of the 2 kept, steps 2 to 3 (100 of 1100 ms), from the beginning of step 2; --rounds first:end "
+        "shows others."
     )
 
 

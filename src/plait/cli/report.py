@@ -30,15 +30,24 @@ def report(
 
     Without an option the text is printed.
     """
-    from plait.generation.reporting import look_at, print_report, require_outputs, write_output
+    from plait.generation.reporting import (
+        look_at,
+        print_report,
+        require_beside,
+        require_drawable,
+        require_outputs,
+        write_output,
+    )
     from plait.reports.terminal import parse_rounds
     from plait.reports.view_json import view_json
 
     named = {"page": output, "perfetto": perfetto, "png": png, "svg": svg}
     outputs = {name: path for name, path in named.items() if path is not None}
     require_outputs(outputs)
+    require_beside(run, outputs)
     shown = None if rounds is None else parse_rounds(rounds)
     found = look_at(run, search=search)
+    require_drawable(found.view, outputs, shown)
     for name, path in outputs.items():
         write_output(found.view, name, path, shown)
         words().print(f"{_NAMES[name]} written to {path}", soft_wrap=True)

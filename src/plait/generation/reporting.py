@@ -6,6 +6,7 @@ It stands up here because a plan that nobody ran is simulated first, and that as
 from __future__ import annotations
 
 import os
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -15,9 +16,9 @@ from plait.plans.training import TrainingPlan
 from plait.reports.plan_in import plan_in
 from plait.reports.view import View
 from plait.reports.view_of import Why, make_view, own_reason
-from plait.reports.window import RoundRange, count_prefill
+from plait.reports.window import RoundRange, choose_window, count_prefill
 from plait.spec.job import Job
-from plait.timeline.partial import load_partial
+from plait.timeline.partial import RUN_FILES, load_partial
 from plait.timeline.record import RunRecord
 
 if TYPE_CHECKING:
@@ -50,7 +51,8 @@ def report(
     HTML file; `perfetto`: a trace for ui.perfetto.dev; `png` and `svg`: the timeline's picture. `rounds`: those that
     the text and the pictures show. `search`: look again for other ways to split, and say why they lose, where the plan
     names its machines. With neither a console nor a file the text goes to stdout. Errors: UsageError, before anything
-    is read where a file cannot be written.
+    is read where a file cannot be written or is one of the run's own, before anything is written or printed where the
+    run has no such rounds or nothing to draw.
     """
     outputs = {
         name: Path(path)
@@ -58,7 +60,10 @@ def report(
         if path is not None
     }
     require_outputs(outputs)
+    if not isinstance(run, RunRecord):
+        require_beside(Path(run).expanduser(), outputs)
     found = look_at(run, search=search)
+    require_drawable(found.view, outputs, rounds)
     if console is not None or not outputs:
         print_report(found, console, rounds)
     for name, path in outputs.items():
@@ -114,6 +119,8 @@ def require_outputs(outputs: dict[str, Path]) -> None:
     seen: dict[Path, str] = {}
     for name, path in outputs.items():
         option, endings = f"{_OPTIONS[name]} {path}", _ENDINGS[name]
+        if path == Path():
+            raise UsageError(f"{_OPTIONS[name]} names no file: type {_OPTIONS[name]} report{endings[0]}")
         if path.is_dir():
             raise UsageError(f"{option} is a directory: give a file in it, as in {path / f'report{endings[0]}'}")
         if path.suffix.lower() not in endings:
@@ -128,9 +135,44 @@ def require_outputs(outputs: dict[str, Path]) -> None:
             )
         if not os.access(path if path.exists() else path.parent, os.W_OK):
             raise UsageError(f"{option} cannot be written: you may not write there")
-        other = seen.setdefault(path.resolve(), name)
+        other = seen.setdefault(_real(path), name)
         if other != name:
             raise UsageError(f"{option} is named twice, also as {_OPTIONS[other]}: give each its own file")
+
+
+def require_beside(run: Path, outputs: Mapping[str, Path]) -> None:
+    """No output is a file of a run, or the plan file that is read. Errors: UsageError, before anything is read."""
+    place = _real(run)
+    own: dict[Path, Path] = {}
+    if not place.is_file():
+        own = {path: place for name in RUN_FILES for path in (place / name, _real(place / name))}
+    for name, path in outputs.items():
+        # a file of a run may be a link: neither it nor what it leads to is written over
+        named = _real(path), _real(path.parent) / path.name
+        whose = next((own[each] for each in named if each in own), None)
+        whose = whose or next((each.parent for each in named if _is_of_run(each)), None)
+        if place not in named and whose is None:
+            continue
+        what = f"is the plan that is read, {run}," if place in named else f"is a file of the run {whose}"
+        option, usual = _OPTIONS[name], f"report{_ENDINGS[name][0]}"
+        raise UsageError(f"{option} {path} {what} and would be lost: give another file, as in {option} {usual}")
+
+
+def _is_of_run(path: Path) -> bool:
+    return path.name in RUN_FILES and (path.parent / "run.json").is_file()
+
+
+def _real(path: Path) -> Path:
+    """Without links, as far as there are any; a circle of links is no error."""
+    return Path(os.path.realpath(path))
+
+
+def require_drawable(view: View, outputs: Collection[str], rounds: RoundRange | None = None) -> None:
+    """All that is asked for is there, before any of it is written. Errors: UsageError: no such rounds, no timeline."""
+    if rounds is not None:
+        choose_window(view.timelines, rounds)
+    if "perfetto" in outputs and not view.timelines:
+        raise UsageError("nothing to write for Perfetto: there is neither a predicted nor a measured timeline")
 
 
 def _plan_file(path: Path) -> PlanFile:

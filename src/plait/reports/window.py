@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from plait.errors import UsageError
+from plait.plans.action import Kind, Lane
 from plait.plans.round import Round
 from plait.timeline.compare import summarise
 from plait.timeline.record import RoundRecipe
@@ -15,6 +16,13 @@ from plait.timeline.timeline import Timeline
 
 DECODE_ROUNDS = 4
 """How many rounds after the prefill are shown where nobody asked for others."""
+
+
+_DIGITS = 18
+"""Of a round's number."""
+
+_TOLD = 40
+"""Characters of a range that cannot be read which are said again."""
 
 
 class RoundRange(NamedTuple):
@@ -39,9 +47,10 @@ class Window(NamedTuple):
 
 def parse_rounds(text: str) -> RoundRange:
     """``3:7`` is rounds 3 to 6, ``3:`` all from 3 on, ``:7`` the first seven, ``3`` that one. Errors: UsageError."""
-    match = re.fullmatch(r"\s*(\d*)\s*(?:(:)\s*(\d*)\s*)?", text)
+    match = re.fullmatch(rf"\s*(\d{{0,{_DIGITS}}})\s*(?:(:)\s*(\d{{0,{_DIGITS}}})\s*)?", text)
     if match is None or not (match[1] or match[2]):
-        raise UsageError(f"{text!r} is not a range of rounds: expected first:end, as in '0:5', which is rounds 0 to 4")
+        given = repr(text if len(text) <= _TOLD else f"{text[:_TOLD]}…")
+        raise UsageError(f"{given} is not a range of rounds: expected first:end, as in '0:5', which is rounds 0 to 4")
     first = int(match[1]) if match[1] else None
     if not match[2]:
         return RoundRange(int(match[1]), int(match[1]) + 1)
@@ -107,18 +116,36 @@ def _bounds(timeline: Timeline, shown: set[int], whole: bool) -> tuple[float, fl
 
 
 def _caption(numbers: list[int], shown: list[int], timelines: Sequence[Timeline], duration_s: float) -> str:
+    unit = "step" if _is_training(timelines) else "round"
     if shown == numbers:
-        return f"All of the run: {_named(numbers)}."
+        return _whole(numbers, unit)
     whole_s = max(timeline.makespan_s for timeline in timelines)
     return (
-        f"Shown: {_named(shown)} of {_all(numbers)} ({_ms(duration_s)} of {_ms(whole_s)} ms), "
-        f"from the beginning of round {shown[0]}; --rounds first:end shows others."
+        f"Shown: {_named(shown, unit)} of {_all(numbers, unit)} ({_ms(duration_s)} of {_ms(whole_s)} ms), "
+        f"from the beginning of {unit} {shown[0]}; --rounds first:end shows others."
     )
 
 
-def _all(numbers: Sequence[int]) -> str:
+def _is_training(timelines: Sequence[Timeline]) -> bool:
+    """True where something else than forwards is computed: then a round is a step."""
+    kinds = (span.action.kind for timeline in timelines for span in timeline.spans)
+    return any(kind.lane is Lane.COMPUTE and kind is not Kind.FORWARD for kind in kinds)
+
+
+def _whole(numbers: Sequence[int], unit: str) -> str:
+    """All that there is; of training not all steps need to have been kept."""
+    if unit == "round":
+        return f"All of the run: {_named(numbers, unit)}."
+    if len(numbers) == 1:
+        return f"Shown: step {numbers[0]}, the only one{' kept' if numbers[0] else ''}."
+    return f"Shown: {_named(numbers, unit)}, all that were kept."
+
+
+def _all(numbers: Sequence[int], unit: str) -> str:
     """How many there are; where some were not kept, which."""
-    return str(len(numbers)) if numbers[-1] == len(numbers) - 1 else f"the {len(numbers)} kept, {_named(numbers)}"
+    if numbers[-1] == len(numbers) - 1:
+        return str(len(numbers))
+    return f"the {len(numbers)} kept, {_named(numbers, unit)}"
 
 
 def _ms(duration_s: float) -> str:
@@ -126,10 +153,10 @@ def _ms(duration_s: float) -> str:
     return f"{duration_s * 1e3:.4g}" if duration_s < 10 else f"{duration_s * 1e3:.0f}"
 
 
-def _named(numbers: Sequence[int]) -> str:
+def _named(numbers: Sequence[int], unit: str = "round") -> str:
     if len(numbers) == 1:
-        return f"round {numbers[0]}"
-    return f"rounds {numbers[0]} to {numbers[-1]}"
+        return f"{unit} {numbers[0]}"
+    return f"{unit}s {numbers[0]} to {numbers[-1]}"
 
 
 def _asked(asked: RoundRange) -> str:
