@@ -17,7 +17,7 @@ from plait.plans.notation import parse_action
 from plait.plans.plan import Plan
 from plait.reports.differences import spent, stage_lines
 from plait.reports.links import link_lines
-from plait.reports.path import path_of
+from plait.reports.path import path_of, path_words
 from plait.reports.stands import stood_for
 from plait.reports.view_of import make_view
 from plait.simulator.simulate import simulate
@@ -90,7 +90,37 @@ def test_a_critical_path_is_made_of_the_whole_makespan(case):
     if timeline is not None and timeline.spans:
         view = replace(make_view(RunRecord("", (), predicted=timeline)), layout=case[0])
         path = path_of(view, timeline)
-        assert sum(each for _, each in path.seconds) == seconds(timeline.makespan_s)
+        assert sum(each for _, each in path.seconds) == seconds(summarise(timeline).makespan_s)
+
+
+def test_a_critical_path_ends_with_the_run_and_counts_overlaps_once():
+    """A token is still under way when the last link is done, and the receive begins to count before its send ends."""
+    layout = Layout({"pp": 2}, (Stage((0, 1), (0,)), Stage((1, 2), (1,))))
+    spans = (
+        Span(0, parse_action("0:0F0"), 0, 0.0, 2.0),
+        Span(0, parse_action("0:0SF0"), 0, 2.0, 3.0, 8),
+        Span(0, parse_action("0:1RF0"), 1, 0.0, 3.0, 0, (Part("wait", 0.0, 2.5), Part("transfer", 2.5, 3.0))),
+        Span(0, parse_action("0:1F0"), 1, 3.0, 7.0),
+        Span(0, parse_action("0:1ST0"), 1, 7.0, 8.0, 8),
+        Span(0, parse_action("0:0RT0"), 0, 3.0, 9.0, 0, (Part("wait", 3.0, 9.0),)),
+    )
+    view = replace(make_view(RunRecord("", (), measured=Timeline("measured", spans))), layout=layout)
+    path = path_of(view, view.measured)
+    assert summarise(view.measured).makespan_s == 8.0
+    assert dict(path.seconds) == {"forward": 6.0, "messages": 2.0}
+    assert path_words(path).title == "Critical path, measured: 6 spans on 2 ranks, 8 s"
+    assert path_words(path).made_of == "forward 6 s (75 %), messages 2 s (25 %)"
+
+
+def test_without_any_timeline_nothing_contradicts_itself():
+    assert make_view(RunRecord(dump_plan(PLAN), ())).missing == (
+        "Nothing was measured or predicted: there are no figures.",
+    )
+    known = "measured.json is missing: nothing is known of what was measured."
+    assert make_view(RunRecord(dump_plan(PLAN), ()), (known,)).missing == (
+        known,
+        "Nothing was predicted: there are no figures.",
+    )
 
 
 @given(training.cases(), st.booleans())
@@ -176,6 +206,11 @@ def test_a_plan_that_cannot_be_read_is_said(record):
         "The run's plan cannot be read, so that stages and ranks are those of its timelines: "
         "Invalid initial character for a key part (at end of document).",
     )
+
+
+def test_a_plan_of_brackets_is_said(record):
+    (said,) = make_view(replace(record, plan=f"a = {'[' * 200_000}")).missing
+    assert said.startswith("The run's plan cannot be read, so that stages and ranks are those of its timelines: ")
 
 
 def test_a_plan_of_other_ranks_is_said(record):

@@ -7,8 +7,11 @@ from typing import Any, NamedTuple
 
 from rich.text import Text
 
+from plait.reports.change import share_of_predicted
 from plait.reports.figures import report_json
+from plait.reports.picture import wrapped
 from plait.timeline.record import RunRecord
+from plait.timeline.timeline import Timeline
 from plait.units import format_bytes, format_seconds
 
 ABSENT = "-"
@@ -67,20 +70,43 @@ WHOLE = (
 def stage_table(record: RunRecord) -> Text:
     """Every stage: what it is and where its time went; then the whole run.
 
-    The columns are predicted, measured, and their difference with its share of measured; or the one that there is.
+    The columns are predicted, measured, and their difference (`reports.change`); or the one that there is.
     """
-    return figures_table(report_json(record))
+    figures = report_json(record)
+    timelines = [one for one in (record.predicted, record.measured) if one is not None]
+    return figures_table(figures, whole_words(figures["task"], timelines))
 
 
-def figures_table(figures: Mapping[str, Any], *, stages: bool = True) -> Text:
-    """The same of figures as `report_json` has them; without `stages` of the whole run alone."""
+def whole_words(task: str, timelines: Sequence[Timeline]) -> str:
+    """What the figures at a table's end are of: of training only some steps have a timeline."""
+    if task != "train":
+        return "the whole run"
+    steps = len({span.action.round for timeline in timelines for span in timeline.spans})
+    return "the step shown" if steps <= 1 else f"the {steps} steps shown"
+
+
+def figures_table(figures: Mapping[str, Any], whole: str, *, stages: bool = True) -> Text:
+    """The same of figures as `report_json` has them; `whole` as of `whole_words`; without `stages` of that alone."""
     sources = [source for source in ("predicted", "measured") if figures[source] is not None]
     lines = [_heading(sources)]
     for stage in _stage_numbers(figures, sources) if stages else ():
         columns = [_of_stage(figures[source], stage) for source in sources]
-        lines += [_title(_stage_facts(next(column for column in columns if column))), *_lines(STAGE, columns)]
-    lines += [_title("The whole run"), *_lines(WHOLE, [figures[source] for source in sources])]
+        facts = _stage_facts(next(column for column in columns if column), ran=figures["measured"] is not None)
+        lines += [_title(facts), *_lines(STAGE, columns)]
+    lines += [_title(whole[0].upper() + whole[1:]), *_lines(WHOLE, [figures[source] for source in sources])]
     return Text("\n", no_wrap=True, overflow="ignore").join(lines)
+
+
+def folded(table: Text, width: int) -> list[Text]:
+    """The table's lines, a stage's facts in several where they are too long."""
+    return [piece for line in table.split("\n") for piece in _folded(line, width)]
+
+
+def _folded(line: Text, width: int) -> list[Text]:
+    if len(line) <= width or not line.plain.startswith("Stage "):
+        return [line]
+    first, *rest = wrapped(line.plain.split(), " ", width - 2)
+    return [Text(first.plain, "bold"), *(Text(f"  {each.plain}", "bold") for each in rest)]
 
 
 def _heading(sources: Sequence[str]) -> Text:
@@ -100,8 +126,11 @@ def _of_stage(figures: Mapping[str, Any], stage: int) -> Mapping[str, Any]:
     return next((one for one in figures["stages"] if one["stage"] == stage), {})
 
 
-def _stage_facts(stage: Mapping[str, Any]) -> str:
-    """``Stage 1: layers 15 to 29, rank 1, float32, weights 270.0 MiB, peak 512.0 MiB``."""
+def _stage_facts(stage: Mapping[str, Any], *, ran: bool) -> str:
+    """``Stage 1: layers 15 to 29, rank 1, float32, weights 270.0 MiB, process peak 512.0 MiB``.
+
+    What was measured is the most that a process held in all its life; a plan has what its devices need.
+    """
     if "layers" not in stage:
         return f"Stage {stage['stage']}"
     first, end = stage["layers"]
@@ -111,7 +140,8 @@ def _stage_facts(stage: Mapping[str, Any]) -> str:
     weights = [] if stage["weights"] in ("", stage["dtype"]) else [stage["weights"]]
     weights += [] if stage["weight_bytes"] is None else [format_bytes(stage["weight_bytes"])]
     facts += [f"weights {' '.join(weights)}"] if weights else []
-    facts += [] if stage["peak_bytes"] is None else [f"peak {format_bytes(stage['peak_bytes'])}"]
+    peak = "process peak" if ran else "peak"
+    facts += [] if stage["peak_bytes"] is None else [f"{peak} {format_bytes(stage['peak_bytes'])}"]
     return f"Stage {stage['stage']}: {', '.join(facts)}"
 
 
@@ -135,10 +165,7 @@ def _one(figure: Figure, columns: Sequence[Mapping[str, Any]]) -> Text:
 
 
 def _difference(figure: Figure, predicted: float | None, measured: float | None) -> str:
-    """Measured - predicted, and as a share of measured: ``+28 ms (+3.4 %)``; a bubble's in points.
-
-    Less than half of what was predicted reads ``-838 ms (3.4x less)``: more than 100 % says little.
-    """
+    """Measured - predicted, and as a share of the predicted: ``+28 ms (+3.4 %)``; a bubble's in points."""
     if predicted is None or measured is None:
         return ABSENT
     difference = measured - predicted
@@ -147,7 +174,5 @@ def _difference(figure: Figure, predicted: float | None, measured: float | None)
     if figure.points:
         return f"{difference * 100:+.1f} points"
     written = ("+" if difference > 0 else "") + figure.value(difference)
-    if measured and abs(difference) > abs(measured):
-        ratio = predicted / measured
-        return f"{written} ({ratio:.1f}x less)" if ratio < 99.95 else f"{written} (>99x less)"
-    return f"{written} ({difference / measured * 100:+.1f} %)" if measured else written
+    share = share_of_predicted(predicted, measured)
+    return f"{written} ({share})" if share else written

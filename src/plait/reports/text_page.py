@@ -7,11 +7,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from rich.console import Console
 from rich.text import Text
 
+from plait.reports.change import CONVENTION
 from plait.reports.marks import ASCII, Glyphs, glyphs_for
-from plait.reports.path import Path, path_of
+from plait.reports.memory_words import memory_words
+from plait.reports.path import Path, path_of, path_words
 from plait.reports.picture import picture, wrapped
 from plait.reports.stage_rows import MOST_STAGES, compact_table
-from plait.reports.table import figures_table
+from plait.reports.table import figures_table, folded, whole_words
 from plait.reports.view import LinkLine, LinkUse, StageLine, View
 from plait.reports.window import RoundRange
 from plait.reports.words import sentences
@@ -22,9 +24,6 @@ _MOST = 16
 """Lines of links, of rows and of memory; --json and the page have all."""
 
 _SOURCES = 4
-
-_LITTLE = 0.005
-"""What is a smaller part of a critical path is told together."""
 
 
 def print_view(view: View, console: Console, rounds: RoundRange | None = None, prefill: int = 1) -> None:
@@ -40,7 +39,7 @@ def print_view(view: View, console: Console, rounds: RoundRange | None = None, p
         *_said(view, width),
         _differences(view.stages, width),
         _links(view.links),
-        _memory(view),
+        _memory(view, width),
         *(_path(path_of(view, timeline), width) for timeline in view.timelines),
         _plan(view, width),
         _missing(view, width),
@@ -88,22 +87,22 @@ def _head(view: View, width: int) -> Iterator[Text]:
 
 
 def _figures(view: View, width: int) -> Text:
+    """What the figures are of, in a sentence or two, then the table."""
     if not view.timelines:
         return Text()
-    many = len(view.layout.stages) > MOST_STAGES
-    note = [] if view.task == "generate" else ["Seconds are of one rank in one step, bytes of all ranks in one step."]
-    if many:
-        return _lines([*note, compact_table(view.figures), Text(), figures_table(view.figures, stages=False)])
-    lines = figures_table(view.figures).split("\n")
-    return _lines([*note, *(piece for line in lines for piece in _folded(line, width))])
+    both = view.predicted is not None and view.measured is not None
+    said = " ".join([*(_OF_A_STEP if view.task == "train" else ()), *((CONVENTION,) if both else ())])
+    note = wrapped(said.split(), " ", width) if said else []
+    whole = whole_words(view.task, view.timelines)
+    if len(view.layout.stages) > MOST_STAGES:
+        return _lines([*note, compact_table(view.figures), Text(), figures_table(view.figures, whole, stages=False)])
+    return _lines([*note, *folded(figures_table(view.figures, whole), width)])
 
 
-def _folded(line: Text, width: int) -> list[Text]:
-    """The line, in several where it is a sentence that is too long."""
-    if len(line) <= width:
-        return [line]
-    first, *rest = wrapped(line.plain.split(), " ", width - 2)
-    return [Text(first.plain, "bold"), *(Text(f"  {each.plain}", "bold") for each in rest)]
+_OF_A_STEP = (
+    "Seconds are of one rank in one step, bytes of all ranks in one step.",
+    "A stage's transfer is all of it, that of the whole only what no computing hides.",
+)
 
 
 def _picture(view: View, width: int, rounds: RoundRange | None, prefill: int, glyphs: Glyphs) -> Text:
@@ -125,8 +124,19 @@ def _of_ranks(timeline: Timeline | None, ranks: set[int]) -> Timeline | None:
 
 def _said(view: View, width: int) -> Iterator[Text]:
     if view.timelines:
-        said = sentences(view.predicted, view.measured)
+        said = [*sentences(view.predicted, view.measured), *_residue(view)]
         yield _lines(line for sentence in said for line in wrapped(sentence.split(), " ", width))
+
+
+def _residue(view: View) -> Iterator[str]:
+    """That a predicted step is longer than its timeline, of which the shares in sentences and pictures are."""
+    predicted = view.figures.get("predicted") or {}
+    longer_s = predicted.get("step_s", 0.0) - predicted.get("makespan_s", 0.0)
+    if view.measured is None and predicted.get("residue_s") and longer_s > 0:
+        yield (
+            f"These shares are of the timeline; the bubble of {predicted['bubble'] * 100:.1f} % is of the time of a "
+            f"step, {format_seconds(longer_s)} longer (residue, and what a step takes beside its actions)."
+        )
 
 
 def _differences(stages: Sequence[StageLine], width: int) -> Text:
@@ -135,7 +145,7 @@ def _differences(stages: Sequence[StageLine], width: int) -> Text:
     if not told:
         return Text()
     lines = [Text("Where the difference comes from", "bold")]
-    lines.append(Text("measured - predicted, seconds of all ranks of a stage", "dim"))
+    lines.append(Text("seconds of all ranks of a stage", "dim"))
     for one in told[:_MOST]:
         whole_s = sum(source.measured_s - source.predicted_s for source in one.sources)
         pieces = []
@@ -169,9 +179,9 @@ def _use(use: LinkUse | None) -> str:
     return f"{format_bytes(use.sent_bytes)} {f'{share:.1f}' if share >= 0.05 or not share else '<0.1':>6} %"
 
 
-def _memory(view: View) -> Text:
+def _memory(view: View, width: int) -> Text:
     """The highest point of each rank, beside what its device has."""
-    ranks = [row.rank for row in view.rows if any(row.rank in one.memory for one in view.timelines)]
+    ranks = sorted({row.rank for row in view.rows if any(row.rank in one.memory for one in view.timelines)})
     if not ranks:
         return Text()
     lines = [Text("Memory: the highest point of each rank", "bold")]
@@ -183,11 +193,10 @@ def _memory(view: View) -> Text:
         limits = [track.limit_bytes for track in tracks.values() if track.limit_bytes is not None]
         limit = format_bytes(min(limits)) if limits else "-"
         lines.append(Text(f"  {f'rank {rank}':<10}{cells}{limit:>14}"))
-    bases = [track.base_bytes for one in view.timelines for track in one.memory.values() if track.base_bytes]
-    if bases:
-        most = f"  Measured without the {format_bytes(max(bases))} that a process holds before it loads anything."
-        lines.append(Text(most, "dim"))
-    return _lines([*lines, *_rest(len(ranks) - _MOST, "ranks")])
+    lines += _rest(len(ranks) - _MOST, "ranks")
+    for sentence in memory_words(view):
+        lines += (Text(f"  {line.plain}", "dim") for line in wrapped(sentence.split(), " ", width - 2))
+    return _lines(lines)
 
 
 def _peak(track: MemoryTrack | None) -> str:
@@ -198,17 +207,12 @@ def _peak(track: MemoryTrack | None) -> str:
 
 def _path(path: Path, width: int) -> Text:
     """What the run's length hangs on."""
-    if not path.spans:
+    words = path_words(path)
+    if words is None:
         return Text()
-    whole_s = sum(seconds for _, seconds in path.seconds)
-    told = [one for one in path.seconds if one[1] >= _LITTLE * whole_s]
-    rest_s = sum(each for what, each in path.seconds if (what, each) not in told)
-    told += [("other", rest_s)] if rest_s > 0 else []
-    made = [f"{what} {format_seconds(each)} ({_share(each, whole_s)})" for what, each in told if each > 0]
-    on = f"{len(path.ranks)} ranks" if len(path.ranks) > 1 else f"rank {path.ranks[0]}"
-    lines = [Text(f"Critical path, {path.source}: {path.spans} spans on {on}, {format_seconds(whole_s)}", "bold")]
-    lines += _hung("  made of  ", ", ".join(made) or "nothing that takes time", width)
-    lines += _hung("  longest  ", ", ".join(f"{name} {format_seconds(each)}" for name, each in path.longest), width)
+    lines = [Text(line.plain, "bold") for line in wrapped(words.title.split(), " ", width)]
+    lines += _hung("  made of  ", words.made_of, width)
+    lines += _hung("  longest  ", words.longest, width)
     return _lines(lines)
 
 
@@ -240,7 +244,3 @@ def _rest(count: int, what: str) -> list[Text]:
 def _signed(seconds: float) -> str:
     written = format_seconds(abs(seconds))
     return "0" if written in ("0 µs", "0 s") else ("+" if seconds > 0 else "-") + written
-
-
-def _share(part: float, whole: float) -> str:
-    return f"{part / whole * 100:.0f} %" if whole > 0 else "0 %"

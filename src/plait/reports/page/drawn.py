@@ -13,6 +13,7 @@ from plait.reports.page.columns import KINDS, SORT_NAMES, WHYS, Columns, as_json
 from plait.reports.page.figures import memory_item, timeline_item
 from plait.reports.page.geometry import COMPUTES, NARROW, TALKS, Geometry, labels, make_geometry
 from plait.reports.page.ranks import ranks_as_json
+from plait.reports.path import path_of, path_words
 from plait.reports.view import View
 from plait.timeline.timeline import MemoryTrack
 
@@ -58,7 +59,8 @@ def make_drawn(view: View) -> Drawn | None:
     if len(held) == 2:
         join(*held)
     memory, notes = _memory(view, [one.origin_s for one in held])
-    data = {**_of_timelines(view, held), "memory": memory, "ranks": ranks_as_json(view), **_words()}
+    of_ranks = {"memory": memory, "ranks": ranks_as_json(view)}
+    data = {**_of_timelines(view, held), **of_ranks, "paths": list(_paths(view)), **_words()}
     if memory["ranks"]:
         data["items"]["memory"] = memory_item(data["end_s"])
     return Drawn(
@@ -69,6 +71,15 @@ def make_drawn(view: View) -> Drawn | None:
         any(len(one.critical) for one in held),
         any(one.source == "predicted" and _has_spread(one) for one in held),
     )
+
+
+def _paths(view: View) -> Iterator[str]:
+    """The critical paths in words, the same as in the text."""
+    for timeline in view.timelines:
+        if view.causes.get(timeline.source):
+            words = path_words(path_of(view, timeline))
+            if words is not None:
+                yield f"{words.title}: {words.made_of}."
 
 
 def _of_timelines(view: View, held: Sequence[Columns]) -> dict[str, Any]:

@@ -70,8 +70,9 @@ plait.makeCommands = function (data, timelines, picture, tooltip, find) {
     const on = !picture.state.path;
     button.setAttribute("aria-pressed", String(on));
     picture.togglePath(on);
-    find("said").textContent = on ? plait.describePath(timelines) : "The critical path is hidden.";
-    find("path-words").textContent = on ? plait.describePath(timelines) : "";
+    const words = data.paths.join(" ");
+    find("said").textContent = on ? words : "The critical path is hidden.";
+    find("path-words").textContent = on ? words : "";
   }
   return {
     in: () => picture.zoom(0.5),
@@ -88,22 +89,6 @@ plait.makeCommands = function (data, timelines, picture, tooltip, find) {
     hide: tooltip.hide,
   };
 };
-
-plait.describePath = (timelines) =>
-  timelines
-    .filter(({ critical }) => critical.length)
-    .map((one) => {
-      const seconds = one.critical.reduce((sum, i) => sum + one.length[i], 0);
-      const waits = one.critical.reduce((sum, i) => sum + one.wait[i] + one.transfer[i], 0);
-      const talks = one.critical.reduce((sum, i) => sum + (plait.isTalk(one, i) ? one.length[i] - one.wait[i] : 0), 0);
-      return (
-        `Critical path, ${one.source}: ${plait.counted(one.critical.length, "action")}, ` +
-        `${plait.seconds(Math.max(0, seconds - waits - talks))} computing, ${plait.seconds(talks)} in messages.`
-      );
-    })
-    .join(" ");
-
-plait.isTalk = (timeline, i) => plait.placeOf(timeline, plait.data.geometry, i).band === 1;
 
 // Arrows belong to the picture; the others work everywhere but in a field.
 plait.bindKeys = function (commands, element) {
