@@ -37,11 +37,11 @@ def test_every_mark_has_its_own_character():
 
 def test_the_legend_has_it_only_where_it_occurs():
     with_it = Timeline("measured", (span(MANY),))
-    assert "exchange inside the stage" in picture(None, with_it).plain
+    assert "exchange inside an action" in picture(None, with_it).plain
     assert "exchange" not in picture(None, Timeline("measured", (span(()),))).plain
 
 
 def test_the_sentence_says_exchanges():
     said = sentences(None, Timeline("measured", (span(MANY),)))
-    assert "Exchanges inside the stage took 25 % of stage 0's time." in said
+    assert "Exchanges inside actions took 25 % of stage 0's time." in said
     assert not any(line.startswith("Transfers") for line in said)

@@ -24,30 +24,32 @@ def test_a_run_on_one_page(record):
     assert printed(record) == (
         """\
                        predicted    measured            difference
-Stage 0: layers 0 to 14, rank 0, float32, weights 269.0 MiB, peak 488.0 MiB
+Stage 0: layers 0 to 14, rank 0, float32, weights 269.0 MiB, process peak
+  488.0 MiB
   compute                   8 ms        8 ms                     0
   transfer                  0 µs        0 µs                     0
-  wait                      1 ms        5 ms       +4 ms (+80.0 %)
+  wait                      1 ms        5 ms      +4 ms (+400.0 %)
   bubble                  11.1 %      38.5 %          +27.4 points
   bytes sent             8.0 KiB     8.0 KiB                     0
 Stage 1: layers 15 to 29, rank 1, float32
-  compute                   8 ms       12 ms       +4 ms (+33.3 %)
+  compute                   8 ms       12 ms       +4 ms (+50.0 %)
   transfer                  0 µs        0 µs                     0
   wait                      1 ms        1 ms                     0
   bubble                  11.1 %       7.7 %           -3.4 points
   bytes sent                64 B        64 B                     0
 The whole run
-  duration                  9 ms       13 ms       +4 ms (+30.8 %)
-  first token after       2.5 ms     3.25 ms     +750 µs (+23.1 %)
-  time per token            2 ms        3 ms       +1 ms (+33.3 %)
-  prefill tokens         42667/s     32000/s    -10667/s (-33.3 %)
-  decoded tokens          1000/s       667/s      -333/s (-50.0 %)
-  tokens                   889/s       615/s      -274/s (-44.4 %)
-  compute                  16 ms       20 ms       +4 ms (+20.0 %)
+  duration                  9 ms       13 ms       +4 ms (+44.4 %)
+  first token after       2.5 ms     3.25 ms     +750 µs (+30.0 %)
+  time per token            2 ms        3 ms       +1 ms (+50.0 %)
+  prefill tokens         42667/s     32000/s    -10667/s (-25.0 %)
+  decoded tokens          1000/s       667/s      -333/s (-33.3 %)
+  tokens                   889/s       615/s      -274/s (-30.8 %)
+  compute                  16 ms       20 ms       +4 ms (+25.0 %)
   transfer                  0 µs        0 µs                     0
-  wait                      2 ms        6 ms       +4 ms (+66.7 %)
+  wait                      2 ms        6 ms      +4 ms (+200.0 %)
   bubble                  11.1 %      23.1 %          +12.0 points
   bytes sent             8.1 KiB     8.1 KiB                     0
+Differences are measured - predicted, and their percentages of the predicted.
 
 All of the run: rounds 0 to 3.
 
@@ -63,9 +65,9 @@ stage 1 predicted ····█████▒▒▒▒████▒▒▒▒▒
 
 23 % of the 2 stages' time went without computing: stage 0 38 % and stage 1 8 %.
 Stage 0 waited 38 % of the time: its work is 0.67 of stage 1's.
-The prediction of the duration was 30.8 % too short (9 ms predicted, 13 ms
-measured), that of the bubble 12.0 points too low.
-It is furthest off in stage 1's computing, which took 4 ms longer than the 8 ms
+It took 44.4 % longer than predicted (13 ms, not 9 ms), and the bubble was 12.0
+points larger.
+Of computing, stage 1's is furthest off: it took 4 ms longer than the 8 ms
 predicted.
 """
     )

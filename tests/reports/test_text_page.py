@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 from dataclasses import replace
 
 import pytest
@@ -12,6 +13,7 @@ from random_timelines import timelines
 from rich.console import Console
 
 from plait.errors import UsageError
+from plait.plans.action import Action, Kind
 from plait.plans.file import dump_plan
 from plait.plans.layout import Layout, Stage
 from plait.plans.plan import Plan
@@ -19,7 +21,7 @@ from plait.reports.text_page import print_view
 from plait.reports.view import Lost
 from plait.reports.view_of import Why, make_view
 from plait.reports.window import RoundRange
-from plait.timeline.record import RunRecord
+from plait.timeline.record import RunRecord, StageSummary
 from plait.timeline.span import Span
 from plait.timeline.timeline import MemoryTrack, Timeline
 
@@ -60,13 +62,14 @@ tiny: pp 2, pipelined, 2 micro-batches
   dtype     float32"""
     )
     assert sections[1].startswith(
+        "Differences are measured - predicted, and their percentages of the predicted.\n"
         "                       predicted    measured            difference\nStage 0: layers 0"
     )
     after = page[page.index("Where the difference comes from") :]
     assert after == (
         """\
 Where the difference comes from
-measured - predicted, seconds of all ranks of a stage
+seconds of all ranks of a stage
   stage 0       +4 ms  wait +4 ms, forward 0 in 8 actions
   stage 1       +4 ms  forward +4 ms in 8 actions, wait 0
 
@@ -80,6 +83,8 @@ Memory: the highest point of each rank
   rank 0           3.0 MiB       2.0 MiB       1.0 GiB
   rank 1           4.0 MiB       3.0 MiB       1.0 GiB
   Measured without the 1.0 MiB that a process holds before it loads anything.
+  Peak memory is the most that a process held in all its life: with that, and
+  with what loading took.
 
 Critical path, predicted: 11 spans on 2 ranks, 9 ms
   made of  forward 9 ms (100 %)
@@ -141,10 +146,43 @@ Why this plan
   - 2 stages × 2
 
 What is missing
-  - Nothing was measured: all figures are predicted.
-  - Nothing was predicted: all figures are measured.
+  - Nothing was measured or predicted: there are no figures.
 """
     )
+
+
+def test_a_training_step_says_what_its_figures_are_of():
+    """Of four steps one was kept; the memory of a later position has lower ranks (dp 2 × pp 2)."""
+    layout = Layout({"dp": 2, "pp": 2}, (Stage((0, 1), (0, 2)), Stage((1, 2), (1, 3))))
+    spans = tuple(
+        Span(0, Action(3, stage, kind, 0), rank, at, at + 1.0)
+        for stage, one in enumerate(layout.stages)
+        for rank in one.ranks
+        for at, kind in ((0.0, Kind.FORWARD), (1.0, Kind.BACKWARD))
+    )
+    memory = {rank: MemoryTrack((0.0,), (2**20,)) for rank in range(4)}
+    stages = tuple(StageSummary(n, one.ranks, one.layers, one.dtype) for n, one in enumerate(layout.stages))
+    timelines = [Timeline(source, spans, memory=memory) for source in ("predicted", "measured")]
+    page = printed(make_view(RunRecord("", stages, {}, (), *timelines, {"task": "train"})))
+    assert "\nThe step shown\n" in page
+    assert "Shown: step 3, the only one kept." in page
+    assert " ".join(page.split("\n\n")[1].split("          ")[0].split()) == (
+        "Seconds are of one rank in one step, bytes of all ranks in one step. A stage's transfer is all of it, that of "
+        "the whole only what no computing hides. Differences are measured - predicted, and their percentages of the "
+        "predicted."
+    )
+    assert re.findall(r"^  rank (\d)", page, re.MULTILINE) == ["0", "1", "2", "3"]
+
+
+def test_a_step_with_a_residue_says_whose_bubble_is_whose(make_timeline):
+    view = make_view(RunRecord("", (), predicted=make_timeline("predicted")))
+    figures = {"step_s": 0.012, "makespan_s": 0.009, "residue_s": 0.001, "bubble": 0.25, "stages": []}
+    said = printed(replace(view, figures={**view.figures, "predicted": {**view.figures["predicted"], **figures}}))
+    assert " ".join(said.split()).count(
+        "These shares are of the timeline; the bubble of 25.0 % is of the time of a step, 3 ms longer (residue, and "
+        "what a step takes beside its actions)."
+    )
+    assert "These shares" not in printed(view)
 
 
 def test_many_stages_have_a_line_each(make_timeline):

@@ -49,16 +49,26 @@ def test_one_stage_computes():
 
 def test_how_far_the_prediction_was_off(make_timeline):
     assert sentences(make_timeline("predicted"), make_timeline("measured", (1.0, 1.5)))[-2:] == [
-        "The prediction of the duration was 30.8 % too short (9 ms predicted, 13 ms measured), "
-        "that of the bubble 12.0 points too low.",
-        "It is furthest off in stage 1's computing, which took 4 ms longer than the 8 ms predicted.",
+        "It took 44.4 % longer than predicted (13 ms, not 9 ms), and the bubble was 12.0 points larger.",
+        "Of computing, stage 1's is furthest off: it took 4 ms longer than the 8 ms predicted.",
     ]
+
+
+def test_computing_that_is_furthest_off_says_that_it_is_summed(make_timeline):
+    def both_ranks(timeline):
+        again = tuple(span._replace(rank=span.rank + 2) for span in timeline.spans)
+        return Timeline(timeline.source, timeline.spans + again)
+
+    said = sentences(both_ranks(make_timeline("predicted")), both_ranks(make_timeline("measured", (1.0, 1.5))))
+    assert said[-1] == (
+        "Of computing, stage 1's is furthest off: it took 8 ms longer than the 16 ms predicted, summed over its 2 "
+        "ranks."
+    )
 
 
 def test_a_right_prediction_is_called_right(make_timeline):
     assert sentences(make_timeline("predicted"), make_timeline("measured"))[-1] == (
-        "The prediction of the duration was 0.0 % too long (9 ms predicted, 9 ms measured), "
-        "that of the bubble 0.0 points too high."
+        "It took 0.0 % longer than predicted (9 ms, not 9 ms), and the bubble was 0.0 points larger."
     )
 
 

@@ -32,7 +32,7 @@ WORDS: Mapping[str, str] = {
     "optimizer": "norm and optimizer",
     "message": "message",
     "reduction": "reduction",
-    "exchange": "exchange inside a stage",
+    "exchange": "exchange inside an action",
     "wait": "wait",
 }
 """What a legend says of each."""

@@ -181,7 +181,7 @@ def _legend(rows: Sequence[Row], glyphs: Glyphs) -> list[Text]:
 
 
 _MEANINGS: Mapping[What, str] = {
-    What.EXCHANGE: "exchange inside the stage",
+    What.EXCHANGE: "exchange inside an action",
     What.TRANSFER: "transfer",
     What.WAIT: "waits for a message",
     What.IDLE: "nothing to do",

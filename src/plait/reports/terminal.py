@@ -9,10 +9,11 @@ from rich.text import Text
 
 from plait.plans.notation import format_actions
 from plait.plans.round import Round
+from plait.reports.change import CONVENTION
 from plait.reports.figures import report_json
 from plait.reports.marks import ASCII, Glyphs, glyphs_for
 from plait.reports.picture import picture, wrapped
-from plait.reports.table import stage_table
+from plait.reports.table import folded, stage_table
 from plait.reports.window import RoundRange, count_prefill, parse_rounds
 from plait.reports.words import sentences
 from plait.timeline.record import RunRecord
@@ -24,7 +25,7 @@ def report(record: RunRecord, console: Console, rounds: RoundRange | None = None
     """Print the whole page, as wide as the console; in ASCII where its encoding can no more. Errors: UsageError."""
     glyphs = glyphs_for(console.encoding)
     has_spans = any(timeline is not None and timeline.spans for timeline in (record.predicted, record.measured))
-    parts = [stage_table(record)] if has_spans else []
+    parts = [_table(record, console.width)] if has_spans else []
     if has_spans or rounds is not None:
         prefill = count_prefill(record.rounds) if record.rounds else 1
         parts.append(
@@ -36,6 +37,14 @@ def report(record: RunRecord, console: Console, rounds: RoundRange | None = None
         if index in (1, 2):
             console.print()
         console.print(_writable(part, glyphs), soft_wrap=True, highlight=False)
+
+
+def _table(record: RunRecord, width: int) -> Text:
+    """The table, and what its differences are."""
+    lines = folded(stage_table(record), width)
+    if all(timeline is not None and timeline.spans for timeline in (record.predicted, record.measured)):
+        lines += wrapped(CONVENTION.split(), " ", width)
+    return Text("\n", no_wrap=True, overflow="ignore").join(lines)
 
 
 def _writable(text: Text, glyphs: Glyphs) -> Text:

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from plait.reports.cells import Segment, segments
 from plait.reports.figures import exchanged_by_stage
 from plait.reports.marks import What
-from plait.timeline.compare import Comparison, SpanKey, StageComparison, StageShares, Summary, compare, summarise
+from plait.timeline.compare import Comparison, SpanKey, StageShares, Summary, compare, summarise
 from plait.timeline.timeline import Timeline
 from plait.units import format_seconds
 
@@ -135,28 +135,29 @@ def _share(one: StageShares, seconds: float, summary: Summary) -> float:
 
 
 def _transfers(timeline: Timeline) -> Iterator[str]:
-    """Where messages between stages and exchanges inside them took most."""
+    """Where messages between stages and exchanges inside actions took most."""
     summary, exchanged = summarise(timeline), exchanged_by_stage(timeline)
     if not summary.stages:
         return
     inside = {one.stage: _share(one, exchanged.get(one.stage, 0.0), summary) for one in summary.stages}
     between = {one.stage: _share(one, one.shares.transfer_s, summary) - inside[one.stage] for one in summary.stages}
-    for name, shares in (("Transfers", between), ("Exchanges inside the stage", inside)):
+    for name, shares in (("Transfers", between), ("Exchanges inside actions", inside)):
         stage, share = max(shares.items(), key=lambda one: one[1])
         if share >= ALIKE:
             yield f"{name} took {_percent(share)} of stage {stage}'s time."
 
 
 def _off(both: Comparison) -> Iterator[str]:
-    """How far the prediction was off, and in which stage's computing most."""
-    points = (both.predicted.whole.bubble - both.measured.whole.bubble) * 100
+    """How far the prediction was off (`reports.change`), and in which stage's computing most."""
+    points = (both.measured.whole.bubble - both.predicted.whole.bubble) * 100
+    predicted_s, measured_s = both.predicted.makespan_s, both.measured.makespan_s
+    change = (measured_s - predicted_s) / predicted_s if predicted_s > 0 else 0.0
     yield (
-        f"The prediction of the duration was {_percent(abs(both.makespan_error), 1)} too "
-        f"{'long' if both.makespan_error >= 0 else 'short'} ({format_seconds(both.predicted.makespan_s)} predicted, "
-        f"{format_seconds(both.measured.makespan_s)} measured), that of the bubble {abs(points):.1f} points too "
-        f"{'high' if points >= 0 else 'low'}."
+        f"It took {_percent(abs(change), 1)} {'longer' if change >= 0 else 'less'} than predicted "
+        f"({format_seconds(measured_s)}, not {format_seconds(predicted_s)}), and the bubble was {abs(points):.1f} "
+        f"points {'larger' if points >= 0 else 'smaller'}."
     )
-    yield from _worst_stage(both.stages)
+    yield from _worst_stage(both)
     for keys, one, other in (
         (both.only_predicted, "predicted", "measured"),
         (both.only_measured, "measured", "predicted"),
@@ -165,17 +166,20 @@ def _off(both: Comparison) -> Iterator[str]:
             yield _only(keys, one, other)
 
 
-def _worst_stage(stages: Sequence[StageComparison]) -> Iterator[str]:
+def _worst_stage(both: Comparison) -> Iterator[str]:
+    """Of computing alone; what else differs stands with each stage's sources."""
     known = [
         (one.stage, one.measured.compute_s - one.predicted.compute_s, one.predicted.compute_s)
-        for one in stages
+        for one in both.stages
         if one.predicted is not None and one.measured is not None
     ]
     stage, longer_s, predicted_s = max(known, key=lambda one: abs(one[1]), default=(0, 0.0, 0.0))
     if predicted_s > 0 and abs(longer_s) >= ALIKE * predicted_s:
+        ranks = next(len(one.ranks) for one in both.measured.stages if one.stage == stage)
+        summed = f", summed over its {ranks} ranks" if ranks > 1 else ""
         yield (
-            f"It is furthest off in stage {stage}'s computing, which took {format_seconds(abs(longer_s))} "
-            f"{'longer' if longer_s > 0 else 'less'} than the {format_seconds(predicted_s)} predicted."
+            f"Of computing, stage {stage}'s is furthest off: it took {format_seconds(abs(longer_s))} "
+            f"{'longer' if longer_s > 0 else 'less'} than the {format_seconds(predicted_s)} predicted{summed}."
         )
 
 

@@ -234,11 +234,54 @@ def test_figures_say_how_far_off_the_prediction_was() -> None:
     }
     view = replace(view_of(layout(), None, None), figures=figures)
     assert tables.figures(view) == [
-        tables.Figure("time of a step", "900 ms", "1 s", "−10.0 %"),
-        tables.Figure("bubble", "25.0 %", "30.0 %", "−5.0 points"),
+        tables.Figure("time of a step", "900 ms", "1 s", "+11.1 %"),
+        tables.Figure("bubble", "25.0 %", "30.0 %", "+5.0 points"),
         tables.Figure("bytes sent", "2.0 KiB", "2.0 KiB", "+0.0 %"),
         tables.Figure("peak memory", "–", "1.0 GiB", "–"),
     ]
+
+
+def test_the_last_card_says_what_it_is_of() -> None:
+    figures = {"predicted": {"makespan_s": 1e-3, "stages": []}, "measured": {"makespan_s": 25e-3}}
+    once, twice = decoding("predicted", 1), decoding("measured", 2)
+    view = replace(view_of(layout(), once, twice), figures=figures)
+    assert tables.figures(view) == [tables.Figure("whole run", "1 ms", "25 ms", ">10x")]
+    assert [one.name for one in tables.figures(replace(view, task="train"))] == ["2 steps shown"]
+    assert [one.name for one in tables.figures(replace(view, task="train", measured=None))] == ["step shown"]
+
+
+def test_the_convention_is_said_once(text: str) -> None:
+    said = Outline(text).text
+    assert said.count("Differences are measured − predicted, and their percentages of the predicted.") == 1
+    assert said.count("measured − predicted") == 1
+
+
+def test_a_busy_share_that_is_little_is_told_apart_from_none() -> None:
+    shares = [tables.busy_text(LinkUse(1, share)) for share in (0.0, 1e-6, 4.9e-4, 5e-4, 0.25)]
+    assert shares == ["0.0 %", "<0.1 %", "<0.1 %", "0.1 %", "25.0 %"]
+
+
+def test_critical_paths_on_the_page_are_the_texts() -> None:
+    """4 rounds on 4 stages follow each other: 0.9 ms of a forward computes, 0.1 ms exchanges, a hop takes 0.1 ms."""
+    found = make_drawn(view_of(layout(), decoding("predicted", 4), None))
+    assert found is not None
+    (words,) = found.data["paths"]
+    assert words.startswith("Critical path, predicted: 48 spans on 4 ranks, 17.6 ms: forward 14.4 ms (82 %), ")
+
+
+def test_the_memory_table_says_what_its_figures_hold() -> None:
+    predicted = tracked("predicted", {0: MemoryTrack((0.0, 1e-3), (100, 300), 1000)})
+    measured = tracked("measured", {0: MemoryTrack((0.0, 2e-3), (150, 380), 1000, 50)})
+    view = view_of(layout(), predicted, measured, figures={"measured": {"stages": [{"peak_bytes": 400}]}})
+    said = Outline(render_page(view)).text
+    assert "Measured with the 50 B that a process holds before it loads anything, predicted without." in said
+    assert "Peak memory is the most that a process held in all its life" in said
+
+
+def test_ranks_that_a_damaged_run_leaves_out_are_not_in_the_way() -> None:
+    shape = Layout({"pp": 2}, (layout(1).stages[0], replace(layout(1).stages[0], ranks=(1, 7))))
+    spans = tuple(Span(0, parse_action(f"0:{at}F0"), rank, 0.0, 1.0) for at, rank in ((0, 0), (1, 1), (1, 7)))
+    assert "Stages" in render_page(view_of(shape, Timeline("measured", spans), None))
 
 
 def test_clocks_are_told_where_there_are_several_hosts() -> None:

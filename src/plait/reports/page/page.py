@@ -13,7 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from plait.errors import UsageError
+from plait.reports.change import CONVENTION
 from plait.reports.colours import COLOURS
+from plait.reports.memory_words import memory_words
 from plait.reports.page import palette, tables
 from plait.reports.page.drawn import make_drawn
 from plait.reports.view import View
@@ -57,6 +59,8 @@ def render_page(view: View) -> str:
         script="\n".join(_asset(name) for name in SCRIPTS),
         data=script_json(drawn.data if drawn else None),
         has_picture=drawn is not None,
+        convention=CONVENTION.replace("measured - predicted", "measured − predicted"),
+        memory_words=tuple(memory_words(view, with_base=True)),
         memory_ranks=drawn.memory_ranks if drawn else (),
         spread=drawn is not None and drawn.spread,
         has_path=drawn is not None and drawn.has_path,

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from plait.reports.change import share_of_predicted
 from plait.reports.choice import figure
+from plait.reports.table import whole_words
 from plait.reports.view import LinkLine, LinkUse, Source, StageLine, View
 from plait.timeline.compare import Shares
 from plait.timeline.timeline import MemoryTrack, Timeline
@@ -16,6 +18,9 @@ DASH = "–"
 
 SOURCES_SHOWN = 4
 """Sources of a stage's difference that are named; what the others add up to stands behind them."""
+
+_NEARLY_NOTHING = 5e-4
+"""A smaller share rounds to 0.0 %."""
 
 _NOTHING_S = 1e-7
 """A smaller difference is rounding."""
@@ -32,9 +37,9 @@ _NAMES: Mapping[str, str] = {
     "bubble": "bubble",
     "comm_bytes": "bytes sent",
     "peak_bytes": "peak memory",
-    "makespan_s": "whole run",
+    "makespan_s": "",
 }
-"""The figures at the top, in this order, as far as a run has them."""
+"""The figures at the top, in this order, as far as a run has them; what the last is of depends on the run."""
 
 
 class Figure(NamedTuple):
@@ -88,11 +93,12 @@ class MemoryCells(NamedTuple):
 
 
 def figures(view: View) -> list[Figure]:
-    """Predicted and measured, and predicted ÷ measured − 1."""
+    """Predicted and measured, and how they differ (`reports.change`)."""
     predicted, measured = view.figures.get("predicted") or {}, view.figures.get("measured") or {}
     keys = [key for key in _NAMES if _is_number(predicted.get(key)) or _is_number(measured.get(key))]
+    names = {**_NAMES, "makespan_s": whole_words(view.task, view.timelines).removeprefix("the ")}
     return [
-        Figure(_NAMES[key], _figure(key, predicted), _figure(key, measured), _off(key, predicted, measured))
+        Figure(names[key], _figure(key, predicted), _figure(key, measured), _off(key, predicted, measured))
         for key in keys
     ]
 
@@ -106,8 +112,8 @@ def _off(key: str, predicted: Mapping[str, Any], measured: Mapping[str, Any]) ->
         return DASH
     before, after = predicted[key], measured[key]
     if key in ("bubble", "mfu"):
-        return f"{signed((before - after) * 100)} points"
-    return f"{signed((before / after - 1) * 100)} %" if after else DASH
+        return f"{signed((after - before) * 100)} points"
+    return share_of_predicted(before, after).replace("-", "−") or DASH
 
 
 def _is_number(value: object) -> bool:
@@ -178,7 +184,12 @@ def _use(line: LinkLine, source: str) -> tuple[str, str, float]:
     use: LinkUse | None = line.predicted if source == "predicted" else line.measured
     if use is None:
         return DASH, DASH, 0.0
-    return format_bytes(use.sent_bytes), _percent(use.busy_share), round(min(1.0, use.busy_share) * 100, 2)
+    return format_bytes(use.sent_bytes), busy_text(use), round(min(1.0, use.busy_share) * 100, 2)
+
+
+def busy_text(use: LinkUse) -> str:
+    """``1.2 %``; little is told apart from nothing."""
+    return _percent(use.busy_share) if use.busy_share >= _NEARLY_NOTHING or not use.busy_share else "<0.1 %"
 
 
 def memory(view: View) -> list[MemoryCells]:
