@@ -92,10 +92,3 @@ def test_threads_over_emulated_links_send_what_the_rules_say() -> None:
         )
     virtual = steps(case._replace(sizes=case.sizes._replace(most_steps=0)))
     assert bytes_by_axis(measured) == virtual.predicted_bytes == virtual.measured_bytes
-
-
-@pytest.mark.soak
-def test_the_full_form_holds_here() -> None:
-    found = run_experiments(["braid"])
-    assert not found.broken
-    assert found.holds, [check for check in found.outcomes[0].checks if not check.holds]

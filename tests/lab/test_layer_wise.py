@@ -100,8 +100,3 @@ def test_the_short_form_holds() -> None:
         "speed that a pipeline keeps over 100 Mb/s",
         "speed that a tensor group keeps over 100 Mb/s",
     ]
-
-
-@pytest.mark.soak
-def test_the_full_form_holds() -> None:
-    assert broken(run("full")) == []

@@ -71,10 +71,3 @@ def test_a_wrong_formula_makes_it_fail(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "simulator from formula, furthest apart" in failed
     assert "bubble of 1f1b, 4 stages, 4 micro-batches" in failed
     assert "bubble of zb-h1, 4 stages, 2 micro-batches" not in failed  # the simulator's
-
-
-@pytest.mark.soak
-def test_the_full_form_holds_here() -> None:
-    found = run_experiments(["pipeline"])
-    assert found.holds, [check for check in found.outcomes[0].checks if not check.holds]
-    assert len(found.outcomes[0].checks) == 51

@@ -149,8 +149,3 @@ def test_the_short_form_holds() -> None:
 
     assert broken(outcome) == []
     assert len(outcome.checks) == 1 + 2 * 3
-
-
-@pytest.mark.soak
-def test_the_full_form_holds() -> None:
-    assert broken(run("full")) == []

@@ -114,8 +114,3 @@ def test_a_latency_that_nobody_predicted_is_found(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(tensor_parallel, "SHORT_LINKS", ("100 Mb/s",))
 
     assert broken(run()) == ["tensor parallelism over 100 Mb/s"]
-
-
-@pytest.mark.soak
-def test_the_full_form_holds() -> None:
-    assert broken(run("full")) == []
