@@ -24,8 +24,8 @@ def test_a_run_on_one_page(record):
     assert printed(record) == (
         """\
                        predicted    measured            difference
-Stage 0: layers 0 to 14, rank 0, float32, weights 269.0 MiB, process peak
-  488.0 MiB
+Stage 0: layers 0 to 14, rank 0, float32, weights 269.0 MiB,
+  process peak 488.0 MiB
   compute                   8 ms        8 ms                     0
   transfer                  0 µs        0 µs                     0
   wait                      1 ms        5 ms      +4 ms (+400.0 %)

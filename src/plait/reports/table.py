@@ -105,7 +105,8 @@ def folded(table: Text, width: int) -> list[Text]:
 def _folded(line: Text, width: int) -> list[Text]:
     if len(line) <= width or not line.plain.startswith("Stage "):
         return [line]
-    first, *rest = wrapped(line.plain.split(), " ", width - 2)
+    *facts, last = line.plain.split(", ")
+    first, *rest = wrapped([*(f"{fact}," for fact in facts), last], " ", width - 2)
     return [Text(first.plain, "bold"), *(Text(f"  {each.plain}", "bold") for each in rest)]
 
 
