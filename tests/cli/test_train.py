@@ -105,7 +105,7 @@ def test_the_record_is_reported(done: subprocess.CompletedProcess[str], folder: 
     assert 0 <= figures["measured"]["comm_bytes"] - figures["predicted"]["comm_bytes"] < 1000
     page = runner.invoke(app, ["report", str(folder / "run")])
     assert page.exit_code == 0
-    assert "rounds 0 to 1" in page.stdout
+    assert "steps 0 to 1" in page.stdout
 
 
 def test_the_record_holds_the_memory_of_every_rank(done: subprocess.CompletedProcess[str], folder: Path) -> None:
