@@ -27,7 +27,7 @@ def test_a_shorter_latency_cannot() -> None:
     with pytest.raises(SpecError) as caught:
         require_possible(Wire(20e-6, 1e8), OWN)
     assert str(caught.value) == (
-        "a latency of 20 µs cannot be emulated here: this machine itself takes 80.4 µs from process to process, 4 "
+        "a latency of 20 µs cannot be emulated here: this machine itself takes 80.4 µs from process to process, 4.02 "
         "times as long; ask for 81us or more"
     )
 
