@@ -291,10 +291,7 @@ def clusters(draw: st.DrawFn) -> Cluster:
             host = f"{base}-{number}" if draw(st.booleans()) else f"{base}{number}"
             hosts.append(Host(host))
             f = figures_of_run
-            made += [
-                replace(f, name=f"{host}{dot}{i}", host=host)
-                for i in range(size)
-            ]
+            made += [replace(f, name=f"{host}{dot}{i}", host=host) for i in range(size)]
     wires = st.builds(Wire, figures, figures, st.one_of(st.none(), figures), spreads)
     network = Network(draw(wires), draw(wires)) if draw(st.booleans()) else None
     pairs = [(one.name, other.name) for one in made for other in made if one != other]
