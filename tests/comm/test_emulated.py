@@ -118,8 +118,8 @@ def test_what_does_not_fit_is_no_message_of_ours(lines: tuple[Line, Line]) -> No
 
 def test_who_leaves_ends_the_waits_of_the_other_side() -> None:
     one, other = socket.socketpair()
-    line = Line(other)
-    waiting = Line(one).send(torch.zeros(4_000_000, dtype=torch.uint8), 1)
+    first, line = Line(one), Line(other)  # a line that nobody holds closes its socket
+    waiting = first.send(torch.zeros(4_000_000, dtype=torch.uint8), 1)
     other.shutdown(socket.SHUT_RDWR)
     with pytest.raises(RuntimeError, match="Broken pipe"):
         waiting.wait(timedelta(seconds=10))
