@@ -77,6 +77,20 @@ PASS_WORDS: Mapping[str, str] = {
     "O": "optimizer",
 }
 
+ACTION_WORDS: Mapping[str, str] = {
+    **PASS_WORDS,
+    "SF": "send activations",
+    "RF": "receive activations",
+    "SB": "send gradients",
+    "RB": "receive gradients",
+    "ST": "send tokens",
+    "RT": "receive tokens",
+    "G": "reduce gradients",
+    "A": "gather parameters",
+    "T": "reduce the tied embedding",
+}
+"""What an action of any kind does, by its letters."""
+
 _PASS_STYLES: Mapping[str, str] = {"F": "cyan", "B": "yellow", "I": "yellow", "W": "green", "N": "red", "O": "magenta"}
 _COMPUTE_STYLES = ("cyan", "yellow", "magenta", "green", "blue", "red", "bright_cyan", "bright_yellow")
 _STYLES: Mapping[What, str] = {

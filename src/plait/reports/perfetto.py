@@ -11,7 +11,7 @@ Format: "Trace Event Format", Google, 2016 (docs.google.com/document/d/1CvAClvFf
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ from plait.errors import UsageError
 from plait.plans.action import Action, Lane
 from plait.plans.notation import format_action
 from plait.plans.rules import partner
-from plait.reports.differences import COMPUTED
+from plait.reports.marks import ACTION_WORDS
 from plait.reports.view import Row, View
 from plait.timeline.causes import across
 from plait.timeline.compare import parts
@@ -30,18 +30,6 @@ from plait.timeline.timeline import Timeline
 
 Event = dict[str, Any]
 
-_WORDS: Mapping[str, str] = {
-    **COMPUTED,
-    "SF": "send activations",
-    "RF": "receive activations",
-    "SB": "send gradients",
-    "RB": "receive gradients",
-    "ST": "send tokens",
-    "RT": "receive tokens",
-    "G": "reduce gradients",
-    "A": "gather parameters",
-    "T": "reduce tied embedding",
-}
 _LANES = {Lane.COMPUTE: "compute", Lane.P2P: "messages", Lane.REDUCE: "reductions"}
 _ORDER = tuple(_LANES)
 _PER_TIMELINE = 1000
@@ -117,7 +105,7 @@ class _Writer:
         yield {
             "ph": "X",
             "name": format_action(action),
-            "cat": _WORDS[action.kind._value_],
+            "cat": ACTION_WORDS[action.kind._value_],
             **self._times(span.start_s, span.end_s),
             **ids,
             "args": self._args(index, span),
@@ -130,7 +118,7 @@ class _Writer:
 
     def _args(self, index: int, span: Span) -> Event:
         action = span.action
-        args: Event = {"what": _WORDS[action.kind._value_], "rank": span.rank, "stage": action.stage}
+        args: Event = {"what": ACTION_WORDS[action.kind._value_], "rank": span.rank, "stage": action.stage}
         args |= {"round": action.round, "micro_batch": action.micro_batch, "bytes": span.payload_bytes}
         if span.epoch:
             args["epoch"] = span.epoch

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from plait.reports.colours import COLOURS, SORTS, WORDS
+from plait.reports.marks import ACTION_WORDS
 from plait.reports.page import palette, tables
 from plait.reports.page.columns import KINDS, SORT_NAMES, WHYS, Columns, as_json, encode, join, make_columns
 from plait.reports.page.figures import memory_item, timeline_item
@@ -19,24 +20,6 @@ from plait.timeline.timeline import MemoryTrack
 
 MAX_MEMORY_POINTS = 1_000_000
 """Points of all memory tracks that a page holds; ranks beyond that have their highest point in the table alone."""
-
-_KIND_WORDS: Mapping[str, str] = {
-    "F": "forward",
-    "B": "backward",
-    "I": "backward, inputs",
-    "W": "backward, weights",
-    "O": "optimizer",
-    "N": "norm of the mesh",
-    "SF": "send activations",
-    "RF": "receive activations",
-    "SB": "send gradients",
-    "RB": "receive gradients",
-    "ST": "send tokens",
-    "RT": "receive tokens",
-    "G": "reduce gradients",
-    "A": "gather parameters",
-    "T": "reduce the tied embedding",
-}
 
 
 class Drawn(NamedTuple):
@@ -99,7 +82,7 @@ def _of_timelines(view: View, held: Sequence[Columns]) -> dict[str, Any]:
 def _words() -> dict[str, Any]:
     return {
         "words": {
-            "kinds": [[letters, _KIND_WORDS[letters]] for letters in KINDS],
+            "kinds": [[letters, ACTION_WORDS[letters]] for letters in KINDS],
             "sorts": [WORDS[name] for name in SORT_NAMES],
             "sort_names": SORT_NAMES,
             "whys": WHYS,
