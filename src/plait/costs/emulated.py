@@ -13,8 +13,9 @@ from dataclasses import dataclass, field, replace
 
 from plait.costs.exchange_times import ExchangeTimes
 from plait.costs.framed import crosses, framed_s
+from plait.costs.inside import InsideCosts
 from plait.costs.measured import Kernel
-from plait.costs.protocol import Costs, Exchange, LinkCost, Load, Running
+from plait.costs.protocol import Costs, Exchange, LinkCost
 from plait.plans.action import Kind
 from plait.plans.exchanges import Collective, forward_exchanges
 from plait.plans.layout import Layout
@@ -41,7 +42,7 @@ class FramedTimes:
 
 
 @dataclass(frozen=True, slots=True)
-class EmulatedCosts:
+class EmulatedCosts(InsideCosts):
     """`Costs`. `inside` knows layers and links of this host; `framed`: of each kernel whose group crosses hosts."""
 
     spec: ModelSpec
@@ -66,22 +67,6 @@ class EmulatedCosts:
         times = self.framed[Kernel.of(layout, stage)]
         exchanges = forward_exchanges(self.spec, layout, stage, micro_batch)
         return within._replace(seconds=sum(times.seconds(one, ranks, self.emulation) for one in exchanges))
-
-    def reduce_s(self, layout: Layout, stage: int, kind: Kind, parts: int = 1) -> float:
-        """As on one host: not measured."""
-        return self.inside.reduce_s(layout, stage, kind, parts)
-
-    def reduce_bytes(self, layout: Layout, stage: int, kind: Kind, parts: int = 1) -> int:
-        """As on one host: not measured."""
-        return self.inside.reduce_bytes(layout, stage, kind, parts)
-
-    def load(self, layout: Layout, stage: int, micro_batch: MicroBatch) -> Load:
-        """As on one host, which it is."""
-        return self.inside.load(layout, stage, micro_batch)
-
-    def speeds(self, layout: Layout, running: Sequence[Running]) -> tuple[float, ...]:
-        """As on one host: all share its cores."""
-        return self.inside.speeds(layout, running)
 
     def link(self, layout: Layout, source: int, to: int) -> LinkCost:
         """The wire between the hosts, or shared memory."""

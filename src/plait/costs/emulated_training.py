@@ -11,8 +11,9 @@ from dataclasses import dataclass, field
 
 from plait.costs.emulated import FramedTimes, wire_link
 from plait.costs.framed import crosses, step_s
+from plait.costs.inside import InsideCosts
 from plait.costs.measured_training import MeasuredTrainingCosts, TrainingKernel
-from plait.costs.protocol import Exchange, LinkCost, Load, Running
+from plait.costs.protocol import Exchange, LinkCost
 from plait.plans.action import Kind
 from plait.plans.layout import Layout
 from plait.plans.round import MicroBatch
@@ -21,7 +22,7 @@ from plait.spec.emulation import Emulation
 
 
 @dataclass(frozen=True, slots=True)
-class EmulatedTrainingCosts:
+class EmulatedTrainingCosts(InsideCosts):
     """`Costs`. `inside` knows this host; `framed`: of each kernel whose tensor group crosses hosts."""
 
     inside: MeasuredTrainingCosts
@@ -66,18 +67,6 @@ class EmulatedTrainingCosts:
         two = len(groups[0]) > 2 and kind is not Kind.GATHER_PARAMETERS and not self.inside.plan.setup.zero
         turns = 2 if two else 1
         return turns * _together_s(groups, self.emulation, sent_bytes / turns)
-
-    def reduce_bytes(self, layout: Layout, stage: int, kind: Kind, parts: int = 1) -> int:
-        """By the rule."""
-        return self.inside.reduce_bytes(layout, stage, kind, parts)
-
-    def load(self, layout: Layout, stage: int, micro_batch: MicroBatch) -> Load:
-        """As on one host, which it is."""
-        return self.inside.load(layout, stage, micro_batch)
-
-    def speeds(self, layout: Layout, running: Sequence[Running]) -> tuple[float, ...]:
-        """As on one host: all share its cores."""
-        return self.inside.speeds(layout, running)
 
     def link(self, layout: Layout, source: int, to: int) -> LinkCost:
         """The wire between the hosts, or shared memory."""

@@ -5,45 +5,24 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
+from plait.costs.inside import InsideCosts
 from plait.costs.measured import Kernel
-from plait.costs.protocol import Costs, Exchange, LinkCost, Load, Running
+from plait.costs.protocol import Costs, LinkCost, Running
 from plait.generation.torchrun_hosts import Hosts
-from plait.plans.action import Kind
 from plait.plans.layout import Layout, Stage
 from plait.plans.plan import LOCALHOST
-from plait.plans.round import MicroBatch
 
 LinkOf = Callable[[int, int], LinkCost]
 """The link between two ranks of different hosts."""
 
 
 @dataclass(frozen=True, slots=True)
-class HostsCosts:
+class HostsCosts(InsideCosts):
     """`Costs` of ranks on several hosts. `inside` knows layers and links of one host, `between` the links beyond."""
 
     inside: Costs
     hosts: Hosts
     between: LinkOf
-
-    def compute_s(self, layout: Layout, stage: int, micro_batch: MicroBatch, kind: Kind = Kind.FORWARD) -> float:
-        """As on one host."""
-        return self.inside.compute_s(layout, stage, micro_batch, kind)
-
-    def exchange(self, layout: Layout, stage: int, micro_batch: MicroBatch, kind: Kind) -> Exchange:
-        """As on one host."""
-        return self.inside.exchange(layout, stage, micro_batch, kind)
-
-    def reduce_s(self, layout: Layout, stage: int, kind: Kind, parts: int = 1) -> float:
-        """As on one host."""
-        return self.inside.reduce_s(layout, stage, kind, parts)
-
-    def reduce_bytes(self, layout: Layout, stage: int, kind: Kind, parts: int = 1) -> int:
-        """As on one host."""
-        return self.inside.reduce_bytes(layout, stage, kind, parts)
-
-    def load(self, layout: Layout, stage: int, micro_batch: MicroBatch) -> Load:
-        """As on one host."""
-        return self.inside.load(layout, stage, micro_batch)
 
     def speeds(self, layout: Layout, running: Sequence[Running]) -> tuple[float, ...]:
         """Only stages of the same host slow each other down, whatever host the layout names (a draft names none)."""
