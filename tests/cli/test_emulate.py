@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
@@ -11,9 +13,14 @@ from typer.testing import CliRunner
 from plait.cli.main import app
 from plait.comm.emulated import HandOver
 from plait.costs.protocol import LinkCost
+from plait.planner.training_local import local_training_plan
+from plait.plans.file import save_plan
+from plait.plans.split import Split, TrainingSetup
 from plait.prober.emulated import OwnLink
+from plait.spec.cluster import Cluster, Device, Host, Network, Wire
 from plait.spec.preset_files import preset_words
 from plait.timeline.record import RunRecord
+from plait.weights.model import model_spec
 
 runner = CliRunner()
 LAUNCHED = {
@@ -66,6 +73,49 @@ def test_links_faster_than_this_machine(monkeypatch: pytest.MonkeyPatch) -> None
         "error: a latency of 5 µs cannot be emulated here: this machine itself takes 80 µs from process to process, 16 "
         "times as long; ask for 80us or more",
     )
+
+
+@pytest.mark.soak
+def test_a_training_plan_over_several_hosts(tmp_path: Path) -> None:
+    """Losses and bytes are those of the same plan on this host; the record has the plan's hosts."""
+    model = "llama:layers=2,hidden=32,heads=2"
+    (tmp_path / "text.txt").write_text("the same text again and again, " * 100)
+    setup = TrainingSetup(Split(dp=2, pp=2), "1f1b", 0, 2)
+    near = replace(local_training_plan(model_spec(model), setup, 8, 16, "float32"), model=model)
+    hosts = {0: "left", 1: "left", 2: "right", 3: "right"}
+    names = tuple(f"cpu-{rank}" for rank in hosts)
+    devices = tuple(Device(names[rank], host, 1 << 33, {"float32": 1e11}, 1e10) for rank, host in hosts.items())
+    network = Network(Wire(1e-6, 1e10), Wire(1e-3, 1e8))
+    stages = tuple(replace(one, devices=tuple(names[rank] for rank in one.ranks)) for one in near.layout.stages)
+    save_plan(near, tmp_path / "near.toml")
+    far = replace(near, layout=replace(near.layout, stages=stages))
+    save_plan(far, tmp_path / "far.toml", Cluster((Host("left"), Host("right")), devices, network=network))
+    asked = (
+        "train",
+        "--model",
+        model,
+        "--data",
+        str(tmp_path / "text.txt"),
+        "--steps",
+        "2",
+        "--json",
+        "--threads",
+        "1",
+    )
+    found: dict[str, list[dict[str, Any]]] = {}
+    for name, emulate in (("near", ()), ("far", ("--emulate", "100mbit,5ms"))):
+        files = ("--plan", str(tmp_path / f"{name}.toml"), "--run", str(tmp_path / name))
+        done = runner.invoke(app, [*asked, *files, *emulate])
+        assert done.exit_code == 0, done.stderr
+        found[name] = [json.loads(line) for line in done.stdout.splitlines()]
+    assert "as if on the plan's 2 hosts (left, right), 100 Mb/s and 5 ms between any two" in done.stderr
+    for key in ("loss", "grad_norm", "comm_bytes"):
+        assert [one[key] for one in found["near"]] == [one[key] for one in found["far"]]
+    assert found["far"][1]["comm_bytes"] == found["far"][1]["predicted"]["comm_bytes"]
+    record = RunRecord.load(tmp_path / "far")
+    assert record.predicted is not None
+    assert record.measured is not None
+    assert record.measured.hosts == record.predicted.hosts == hosts
 
 
 @pytest.mark.soak

@@ -189,8 +189,8 @@ LOOK = "or look at this plan with plait simulate"
         ),
         (
             with_stage(host="desk"),
-            "the plan is for 2 hosts (desk, localhost), but ranks can be started on this machine only yet: "
-            "plan for one host, " + LOOK,
+            "the plan is for 2 hosts (desk, localhost), but ranks can be started on this machine only: start them "
+            "there with torchrun, try it here over emulated links (--emulate 1gbit,200us), " + LOOK,
         ),
         (
             elsewhere("desk"),

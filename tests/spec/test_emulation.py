@@ -6,7 +6,7 @@ import pytest
 
 from plait.errors import SpecError
 from plait.spec.cluster import Wire
-from plait.spec.emulation import EmulatedLinks, host_names, links_words, parse_emulation
+from plait.spec.emulation import EmulatedLinks, Emulation, host_names, links_words, named_links_words, parse_emulation
 
 HOW = "write bandwidth and latency, as in 1gbit,200us, or a link preset, as in ethernet-1g; @2 makes two ranks a host"
 
@@ -17,7 +17,7 @@ HOW = "write bandwidth and latency, as in 1gbit,200us, or a link preset, as in e
         ("1gbit,200us", 200e-6, 125e6, 1),
         (" 1GBIT , 200us ", 200e-6, 125e6, 1),
         ("100mbit,1ms@2", 1e-3, 12.5e6, 2),
-        ("2.5gbit,.06ms", 60e-6, 312.5e6, 1),
+        ("2.5gbit,.06ms@1", 60e-6, 312.5e6, 1),
         ("64kbit,0.5s@3", 0.5, 8000, 3),
         ("1gbit,200µs", 200e-6, 125e6, 1),
         ("ethernet-1g", 100e-6, 0.9415e9 / 8, 1),
@@ -27,7 +27,8 @@ HOW = "write bandwidth and latency, as in 1gbit,200us, or a link preset, as in e
 def test_what_it_says(text: str, latency_s: float, bandwidth: float, ranks: int) -> None:
     found = parse_emulation(text)
     assert (found.wire.latency_s, found.wire.bandwidth) == pytest.approx((latency_s, bandwidth))
-    assert found.ranks_per_host == ranks
+    assert found.per_host == ranks
+    assert (found.ranks_per_host is None) == ("@" not in text)
 
 
 @pytest.mark.parametrize(
@@ -73,4 +74,31 @@ def test_links_in_words() -> None:
     assert links_words(EmulatedLinks(wire), 2) == "2 emulated hosts, 100 Mb/s and 1 ms between any two"
     assert links_words(EmulatedLinks(wire, 2), 4) == (
         "2 emulated hosts of up to 2 ranks, 100 Mb/s and 1 ms between any two"
+    )
+
+
+def test_hosts_that_a_plan_names() -> None:
+    """In the order in which ranks come to them; ranks of a host need not follow each other."""
+    wire = Wire(1e-3, 12.5e6)
+    hosts = ("right", "left", "left", "right")
+    found = EmulatedLinks(wire).between(hosts)
+    assert found == Emulation((0, 1, 1, 0), {(0, 1): wire, (1, 0): wire}, ("right", "left"))
+    assert host_names(found) == dict(enumerate(hosts))
+    assert found.wire(0, 3) is None
+    assert found.wire(0, 1) == wire
+    assert named_links_words(EmulatedLinks(wire), hosts) == (
+        "the plan's 2 hosts (right, left), 100 Mb/s and 1 ms between any two"
+    )
+    assert named_links_words(EmulatedLinks(wire), "abcdef") == (
+        "the plan's 6 hosts (a, b, c, d, …), 100 Mb/s and 1 ms between any two"
+    )
+
+
+@pytest.mark.parametrize("text", ["100mbit,1ms@1", "100mbit,1ms@2"])
+def test_ranks_of_a_plans_hosts_are_not_counted(text: str) -> None:
+    at = text[-2:]
+    with pytest.raises(SpecError) as caught:
+        parse_emulation(text).between(["left", "right"])
+    assert str(caught.value) == (
+        f"--emulate has {at}, but the plan says itself which ranks share a host (left, right): leave {at} out"
     )

@@ -12,6 +12,7 @@ import pytest
 
 from plait.errors import CapacityError, PlanError
 from plait.plans.file import save_plan
+from plait.plans.hosts import on_hosts
 from plait.plans.split import Split
 from plait.plans.training import TrainingPlan
 from plait.spec.inline import inline_spec
@@ -210,6 +211,17 @@ def test_a_plan_of_another_host() -> None:
     assert str(error.value) == (
         f"the plan is for host 'elsewhere', and this machine is {platform.node()!r}: start its ranks there with "
         "torchrun, or write host = 'localhost' in its stages to try it here"
+    )
+
+
+def test_a_plan_of_several_hosts() -> None:
+    made = plan(pp=2)
+    there = replace(made, layout=on_hosts(made.layout, {0: "left", 1: "right"}))
+    with pytest.raises(PlanError) as error:
+        require_this_host(there)
+    assert str(error.value) == (
+        f"the plan is for host 'left', and this machine is {platform.node()!r}: start its ranks there with torchrun, "
+        "or give --emulate 1gbit,200us to try it here"
     )
 
 

@@ -8,7 +8,10 @@ from plait.cli.output import USAGE_EXIT
 from plait.comm.launcher import Environment
 from plait.errors import PlanError
 
-EMULATE_HELP = "Each rank as if on a host of its own, over links as in 1gbit,200us; @2 makes two ranks a host."
+EMULATE_HELP = (
+    "Each rank as if on a host of its own, over links as in 1gbit,200us; @2 makes two ranks a host, and a plan file of "
+    "several hosts says itself which ranks share one."
+)
 
 
 def require_no_launcher(here: Environment | None, emulate: str | None) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 from plait.errors import PlanError
 from plait.generation.answer import Launch, Request, answer
-from plait.generation.emulated import EmulatedHosts
+from plait.generation.emulated import EmulatedHosts, planned_hosts
 from plait.generation.launch import ProcessRanks
 from plait.generation.machine import Machine, ThisMachine
 from plait.generation.memory import with_generation_memory
@@ -22,7 +22,7 @@ from plait.generation.watch import Unwatched, Watch
 from plait.plans.plan import Plan
 from plait.ranks.runs import reserved_run
 from plait.simulator.simulate import simulate
-from plait.spec.emulation import NOT_UNDER_A_LAUNCHER, links_words
+from plait.spec.emulation import NOT_UNDER_A_LAUNCHER
 from plait.timeline.record import RunRecord
 
 
@@ -57,6 +57,7 @@ def generate(
     given, emulated = read_plan(options), _emulated(options, watch, machine)
     if emulated is not None:
         costs_for, launch = costs_for or emulated.costs_for, emulated.launch
+        given = given and emulated.placed(given)
     costs_for = costs_for or partial(measured_costs, say=watch.say)
     with reserved_run(run) as place:
         return _generate(prompts, options, given, place, costs_for, launch, watch, check, machine, emulated)
@@ -68,7 +69,7 @@ def _emulated(options: Options, watch: Watch, machine: Machine | None) -> Emulat
         return None
     if machine is not None:
         raise PlanError(NOT_UNDER_A_LAUNCHER)
-    return EmulatedHosts(options.emulate, watch.say)
+    return EmulatedHosts(options.emulate, watch.say, planned_hosts(options.plan))
 
 
 def _generate(
@@ -89,8 +90,8 @@ def _generate(
     plan = replace(plan, slots=min(plan.slots, len(encoded)))
     requests = [Request(ids, options.max_tokens, opened.stop, options.sampling) for ids in encoded]
     watch.planned(plan, opened.tokenizer, len(requests))
-    if options.emulate is not None:
-        watch.say(f"as if on {links_words(options.emulate, plan.layout.ranks)}")
+    if emulated is not None:
+        watch.say(f"as if on {emulated.words(plan)}")
     if check:
         alone = launch if machine is None else ProcessRanks
         watch.say(str(verify(plan, opened.index, encoded[0], launch=launch, reference=alone, machine=machine)))

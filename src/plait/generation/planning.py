@@ -34,7 +34,8 @@ class Options:
     `layers`: layers of each stage, or with `proportional` their proportions. `tp`: ranks of each stage's tensor group;
     `shares`: what each of them gets, in proportion; `sequence`: activations between the blocks are split over them.
     `users` repeats each prompt with as many request numbers. With `plan` the plan file decides on the split.
-    `emulate`: ranks are processes of this host that talk as if over such links.
+    `emulate`: ranks are processes of this host that talk as if over such links; where the plan file names several
+    hosts, the links are between these.
     """
 
     model: str | None = None

@@ -97,7 +97,8 @@ def _check_host(plan: Plan, machine: str) -> None:
     if len(hosts) > 1:
         raise PlanError(
             f"the plan is for {len(hosts)} hosts ({', '.join(hosts[:4])}{', …' if len(hosts) > 4 else ''}), but ranks "
-            "can be started on this machine only yet: plan for one host, or look at this plan with plait simulate"
+            "can be started on this machine only: start them there with torchrun, try it here over emulated links "
+            "(--emulate 1gbit,200us), or look at this plan with plait simulate"
         )
     if hosts[0] not in (LOCALHOST, machine):
         raise PlanError(

@@ -46,7 +46,7 @@ def measure_framed_exchanges(
     crowded = max(tp * threads, all_threads) > usable_cores()
     host = (
         f"{platform.node()} {cpu_model()} {usable_cores()} {threads} {tp} {dtype} {crowded} "
-        f"{wire.latency_s} {wire.bandwidth} {links.ranks_per_host} {_FORMAT}"
+        f"{wire.latency_s} {wire.bandwidth} {links.per_host} {_FORMAT}"
     )
 
     def measure() -> ExchangeTimes:

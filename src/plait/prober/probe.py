@@ -104,8 +104,8 @@ def require_asked(ranks: int, emulate: EmulatedLinks | None, seconds: float) -> 
         raise UsageError(
             f"{seconds:g} s is not a time to measure in: give from {_LEAST_S:g} to {_MOST_S:g}, as in --seconds 20"
         )
-    if emulate is not None and emulate.ranks_per_host >= ranks:
-        each = emulate.ranks_per_host
+    if emulate is not None and emulate.per_host >= ranks:
+        each = emulate.per_host
         raise UsageError(
             f"--emulate needs two hosts or more, and {_count(ranks)} with {each} on a host are one: "
             f"give --ranks {each + 1} or more"
@@ -118,5 +118,5 @@ def _count(ranks: int) -> str:
 
 def _words(emulate: EmulatedLinks) -> str:
     wire = emulate.wire
-    hosts = f", {_count(emulate.ranks_per_host)} a host" if emulate.ranks_per_host > 1 else ""
+    hosts = f", {_count(emulate.per_host)} a host" if emulate.per_host > 1 else ""
     return f"{wire.bandwidth * 8e-6:g} Mb/s and {wire.latency_s * 1e6:g} µs each way{hosts}"

@@ -4,6 +4,8 @@
 ethernet-1g        a link of the presets (`plait plan --list`)
 100mbit,1ms@2      two ranks, one after the other, are a host
 
+A plan that names several hosts says itself which ranks share one; then only the links are emulated, between its hosts.
+
 Bandwidth is what the bytes that ranks send have of a link: 1 Gb/s Ethernet leaves TCP 941.5 Mb/s.
 """
 
@@ -11,7 +13,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
@@ -23,10 +25,14 @@ from plait.units import format_seconds
 
 @dataclass(frozen=True, slots=True)
 class Emulation:
-    """`hosts`: each rank's host, by number. `wires`: from host to host, every ordered pair of them."""
+    """`hosts`: each rank's host, by number. `wires`: from host to host, every ordered pair of them.
+
+    `names`: of the hosts, by number; empty where nobody named them.
+    """
 
     hosts: tuple[int, ...]
     wires: Mapping[tuple[int, int], Wire]
+    names: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "wires", MappingProxyType(dict(self.wires)))
@@ -38,35 +44,64 @@ class Emulation:
 
 @dataclass(frozen=True, slots=True)
 class EmulatedLinks:
-    """What a person asked for, before it is known how many ranks there are."""
+    """What a person asked for, before it is known how many ranks there are. `ranks_per_host` None: nobody said, 1."""
 
     wire: Wire
-    ranks_per_host: int = 1
+    ranks_per_host: int | None = None
+
+    @property
+    def per_host(self) -> int:
+        """Ranks of each host, where no plan says it."""
+        return self.ranks_per_host or 1
 
     def among(self, ranks: int) -> Emulation:
         """The hosts of so many ranks, all joined by the same wire."""
-        hosts = tuple(rank // self.ranks_per_host for rank in range(ranks))
-        count = hosts[-1] + 1
-        pairs = [(one, other) for one in range(count) for other in range(count) if one != other]
-        return Emulation(hosts, dict.fromkeys(pairs, self.wire))
+        hosts = tuple(rank // self.per_host for rank in range(ranks))
+        return Emulation(hosts, self._wires(hosts[-1] + 1))
+
+    def between(self, hosts: Sequence[str]) -> Emulation:
+        """The same of named hosts: `hosts` has each rank's. Errors: SpecError where ranks of a host were counted."""
+        names = tuple(dict.fromkeys(hosts))
+        if self.ranks_per_host is not None:
+            raise SpecError(
+                f"--emulate has @{self.ranks_per_host}, but the plan says itself which ranks share a host "
+                f"({_first_names(names)}): leave @{self.ranks_per_host} out"
+            )
+        return Emulation(tuple(map(names.index, hosts)), self._wires(len(names)), names)
+
+    def _wires(self, hosts: int) -> dict[tuple[int, int], Wire]:
+        pairs = [(one, other) for one in range(hosts) for other in range(hosts) if one != other]
+        return dict.fromkeys(pairs, self.wire)
 
 
 def host_names(emulation: Emulation) -> dict[int, str]:
     """What each rank's host is called."""
-    return {rank: f"host {host}" for rank, host in enumerate(emulation.hosts)}
+    names = emulation.names or [f"host {host}" for host in range(max(emulation.hosts) + 1)]
+    return {rank: names[host] for rank, host in enumerate(emulation.hosts)}
 
 
 def links_words(links: EmulatedLinks, ranks: int) -> str:
     """What is emulated, in words."""
-    hosts, wire = links.among(ranks).hosts[-1] + 1, links.wire
+    hosts = links.among(ranks).hosts[-1] + 1
     if hosts == 1:
         held = "the rank" if ranks == 1 else f"all {ranks} ranks"
         return f"1 emulated host, which holds {held}: there is no link between hosts"
-    each = f" of up to {links.ranks_per_host} ranks" if links.ranks_per_host > 1 else ""
-    return (
-        f"{hosts} emulated hosts{each}, {wire.bandwidth * 8e-6:g} Mb/s and "
-        f"{format_seconds(wire.latency_s)} between any two"
-    )
+    each = f" of up to {links.per_host} ranks" if links.per_host > 1 else ""
+    return f"{hosts} emulated hosts{each}, {_wire_words(links.wire)}"
+
+
+def named_links_words(links: EmulatedLinks, hosts: Sequence[str]) -> str:
+    """The same between the hosts of a plan."""
+    names = tuple(dict.fromkeys(hosts))
+    return f"the plan's {len(names)} hosts ({_first_names(names)}), {_wire_words(links.wire)}"
+
+
+def _wire_words(wire: Wire) -> str:
+    return f"{wire.bandwidth * 8e-6:g} Mb/s and {format_seconds(wire.latency_s)} between any two"
+
+
+def _first_names(names: Sequence[str]) -> str:
+    return f"{', '.join(names[:4])}{', …' if len(names) > 4 else ''}"
 
 
 _LATENCIES = {"us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0}
@@ -89,7 +124,7 @@ def parse_emulation(text: str) -> EmulatedLinks:
         raise SpecError(f"--emulate {text!r}: {ranks!r} ranks cannot be a host: write a whole number from 1, as in @2")
     wire = _figures(text, link) if "," in link else _preset(text, link)
     _check(text, wire)
-    return EmulatedLinks(wire, int(ranks) if at else 1)
+    return EmulatedLinks(wire, int(ranks) if at else None)
 
 
 def _figures(text: str, link: str) -> Wire:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from plait.costs.emulated import BASE, FramedTimes
 from plait.costs.emulated_training import EmulatedTrainingCosts
 from plait.costs.framed import crosses
@@ -10,16 +12,20 @@ from plait.plans.layout import Layout
 from plait.prober.calibrate import Say
 from plait.prober.emulated import own_link, require_possible
 from plait.prober.exchanges import measure_framed_exchanges
-from plait.spec.emulation import EmulatedLinks, Emulation, links_words
+from plait.spec.emulation import EmulatedLinks, Emulation, links_words, named_links_words
 
 
-def emulation_of(links: EmulatedLinks | None, ranks: int, say: Say) -> Emulation | None:
-    """The links among so many ranks, if there are some. Errors: SpecError where this machine is slower than they."""
+def emulation_of(links: EmulatedLinks | None, ranks: int, planned: Sequence[str], say: Say) -> Emulation | None:
+    """The links among so many ranks, if there are some. `planned`: each rank's host, where a plan names several.
+
+    Errors: SpecError where this machine is slower than they, or ranks of the plan's hosts were counted.
+    """
     if links is None:
         return None
+    emulation = links.between(planned) if planned else links.among(ranks)
     require_possible(links.wire, own_link(say=say))
-    say(f"as if on {links_words(links, ranks)}")
-    return links.among(ranks)
+    say(f"as if on {named_links_words(links, planned) if planned else links_words(links, ranks)}")
+    return emulation
 
 
 def emulated_costs(inside: MeasuredTrainingCosts, emulation: Emulation) -> EmulatedTrainingCosts:

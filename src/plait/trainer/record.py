@@ -48,7 +48,7 @@ def run_record(following: Following) -> RunRecord:
         "note": prediction.note,
     }
     record = RunRecord(
-        dump_any_plan(prepared.plan, prepared.cluster),
+        dump_any_plan(prepared.planned, prepared.cluster),
         tuple(_stages(following)),
         model,
         (),

@@ -54,7 +54,8 @@ def train(
         prepared = prepare(model, paths_of(data), options, watch, Started(cores_here()))
         plan, spec = prepared.plan, prepared.beginning.spec
         require_this_host(plan)
-        emulation = emulation_of(options.emulate, plan.layout.ranks, watch.say)
+        planned = list(prepared.planned_hosts.values())
+        emulation = emulation_of(options.emulate, plan.layout.ranks, planned, watch.say)
         prediction = predict(plan, spec, prepared.cluster, options.buckets, watch.say, emulation)
         prediction = remembered(prediction, prepared)
         following = Following(prepared, prediction, watch, emulation=emulation)
@@ -63,9 +64,10 @@ def train(
 
 
 def remembered(prediction: Prediction, prepared: Prepared) -> Prediction:
-    """The prediction with the memory of a step."""
+    """The prediction with the memory of a step, of which a plan's emulated hosts have this host's."""
     plan, spec, work = prepared.plan, prepared.beginning.spec, prepared.work
-    return with_step_memory(prediction, plan, spec, prepared.settings, work.buckets, prepared.cluster)
+    cluster = None if prepared.planned_hosts else prepared.cluster
+    return with_step_memory(prediction, plan, spec, prepared.settings, work.buckets, cluster)
 
 
 def _run(prepared: Prepared, following: Following) -> None:

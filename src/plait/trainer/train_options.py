@@ -31,7 +31,7 @@ class TrainOptions:
     gradient norm that is not exceeded; 0 never clips. `freeze`: patterns of tensor names that do not learn.
     `timeline`: the steps whose timelines are kept; None is the last one. Steps count from 0. `buckets`: parts of the
     last backward, each reduced over the replicas while the next one runs. `emulate`: ranks are processes of this host
-    that talk as if over such links.
+    that talk as if over such links; where the plan file names several hosts, the links are between these.
     """
 
     dp: int | None = None

@@ -234,9 +234,11 @@ def require_this_host(plan: TrainingPlan) -> None:
     here = (LOCALHOST, platform.node())
     elsewhere = sorted({stage.host for stage in plan.layout.stages} - set(here))
     if elsewhere:
+        hosts = {stage.host for stage in plan.layout.stages}
+        here_too = "give --emulate 1gbit,200us" if len(hosts) > 1 else f"write host = {LOCALHOST!r} in its stages"
         raise PlanError(
             f"the plan is for host {elsewhere[0]!r}, and this machine is {platform.node()!r}: start its ranks there "
-            f"with torchrun, or write host = {LOCALHOST!r} in its stages to try it here"
+            f"with torchrun, or {here_too} to try it here"
         )
 
 

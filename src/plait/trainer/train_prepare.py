@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import msgspec
 
 from plait.errors import SpecError
 from plait.plans.file import dump_any_plan
+from plait.plans.hosts import on_hosts, on_this_host, several_hosts
 from plait.plans.training import TrainingPlan
 from plait.ranks.same_model import Fingerprint
 from plait.spec.cluster import Cluster
@@ -28,7 +29,10 @@ from plait.trainer.train_watch import TrainWatch
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """A run that can begin. `cluster`: the plan file's, where it has one. `sequences`: how many the text holds."""
+    """A run that can begin. `cluster`: the plan file's, where it has one. `sequences`: how many the text holds.
+
+    `planned_hosts`: each rank's, where links between a plan's hosts are emulated here; the plan is on this host then.
+    """
 
     beginning: Beginning
     plan: TrainingPlan
@@ -37,6 +41,12 @@ class Prepared:
     ids: Ids
     sequences: int
     work: Work
+    planned_hosts: Mapping[int, str] = field(default_factory=dict)
+
+    @property
+    def planned(self) -> TrainingPlan:
+        """The plan on the hosts that its file names."""
+        return replace(self.plan, layout=on_hosts(self.plan.layout, self.planned_hosts))
 
     def digests(self) -> dict[str, str]:
         """What must be the same on all ranks of a launcher, by what it is called in an error."""
@@ -69,6 +79,9 @@ def prepare(
     beginning = open_beginning(_model_name(model, given and given.plan, options), watch.say)
     plan, cluster = make_plan(options, beginning.spec, given, started)
     plan = replace(plan, model=beginning.name)
+    planned_hosts = {} if options.emulate is None else several_hosts(plan.layout, cluster)
+    if planned_hosts:
+        plan = replace(plan, layout=on_this_host(plan.layout))
     settings = make_settings(options, fresh=beginning.index is None)
     check_settings(settings)
     check_mesh(plan, beginning.spec, plan.layout.ranks)
@@ -79,7 +92,7 @@ def prepare(
     sequences = Sequences(ids, plan.sequence, plan.batch, settings.seed, _named(data)).count
     index = None if beginning.index is None else beginning.index.to_bytes()
     work = Work(dump_any_plan(plan), beginning.spec, settings, index, options.steps, kept, options.buckets)
-    return Prepared(beginning, plan, cluster, settings, ids, sequences, work)
+    return Prepared(beginning, plan, cluster, settings, ids, sequences, work, planned_hosts)
 
 
 def _model_name(model: str | None, given: TrainingPlan | None, options: TrainOptions) -> str:
