@@ -46,7 +46,7 @@ def test_halves_of_a_backward_are_told_apart() -> None:
     drawn = picture(timeline(["0F0 0F11 0I0 0W0 0I11 0W11 0O0"]), None, 18 + 7 * 4 + 6, glyphs=ASCII).plain
     (row,) = rows(drawn, "stage 0 predicted ")
     assert row[::4].rstrip() == "01aAbB#"
-    assert "A to J backward, weights: micro-batches 0 to 9, and on" in drawn
+    assert "A to J backward of weights: micro-batches 0 to 9, and on" in drawn
 
 
 def test_reductions_the_norm_and_who_waits_for_whom() -> None:

@@ -17,6 +17,7 @@ from plait.plans.notation import parse_action
 from plait.plans.plan import Plan
 from plait.reports.differences import spent, stage_lines
 from plait.reports.links import link_lines
+from plait.reports.marks import PASS_WORDS
 from plait.reports.path import path_of, path_words
 from plait.reports.stands import stood_for
 from plait.reports.view_of import make_view
@@ -76,11 +77,8 @@ def test_the_time_of_every_rank_is_spent_once(case):
     found = spent(timeline)
     for shares in whole.stages:
         assert sum(found[shares.stage].values()) == seconds(len(shares.ranks) * whole.makespan_s)
-        computed = sum(
-            each for what, each in found[shares.stage].items() if what.startswith(("forward", "backward", "optimizer"))
-        )
-        norm = found[shares.stage].get("norm", 0.0)
-        assert computed + norm == seconds(shares.shares.compute_s)
+        computed = sum(each for what, each in found[shares.stage].items() if what in PASS_WORDS.values())
+        assert computed == seconds(shares.shares.compute_s)
 
 
 @given(generation.cases())

@@ -28,7 +28,7 @@ COLOURS: Mapping[str, str] = {
 WORDS: Mapping[str, str] = {
     "forward": "forward",
     "backward": "backward",
-    "weight": "backward, weights",
+    "weight": "backward of weights",
     "optimizer": "norm and optimizer",
     "message": "message",
     "reduction": "reduction",

@@ -13,6 +13,7 @@ from itertools import groupby
 
 from plait.plans.action import Kind, Lane
 from plait.plans.layout import Layout
+from plait.reports.marks import PASS_WORDS
 from plait.reports.view import Source, StageLine
 from plait.timeline.compare import COMPUTE, WAIT, Comparison, Summary, compare, parts, summarise
 from plait.timeline.span import Span
@@ -27,18 +28,8 @@ EXCHANGE, REDUCTION, GATHER, MESSAGE, OTHER, WAITING = (
     "wait",
 )
 
-COMPUTED: Mapping[str, str] = {
-    "F": "forward",
-    "B": "backward",
-    "I": "backward of inputs",
-    "W": "backward of weights",
-    "N": "norm",
-    "O": "optimizer",
-}
-"""What a computation is called, by its letters."""
-
 _MOVED: Mapping[str, str] = {"G": REDUCTION, "T": REDUCTION, "A": GATHER}
-_ORDER = (*COMPUTED.values(), EXCHANGE, REDUCTION, GATHER, MESSAGE)
+_ORDER = (*PASS_WORDS.values(), EXCHANGE, REDUCTION, GATHER, MESSAGE)
 _RANK = {what: number for number, what in enumerate(_ORDER)}
 
 _Seconds = dict[str, float]
@@ -130,7 +121,7 @@ def _edges(spans: Iterable[Span]) -> Iterator[tuple[float, int, tuple[int, int]]
 def _what(span: Span, part: str) -> str:
     kind = span.action.kind
     if kind.lane is Lane.COMPUTE:
-        return COMPUTED[kind._value_] if part == COMPUTE else EXCHANGE
+        return PASS_WORDS[kind._value_] if part == COMPUTE else EXCHANGE
     return _MOVED.get(kind._value_, MESSAGE)
 
 
@@ -142,7 +133,7 @@ def _counts(both: Comparison) -> Counter[tuple[int, str]]:
         if action.kind.lane is not Lane.COMPUTE:
             found[action.stage, _MOVED.get(action.kind._value_, MESSAGE)] += 1
             continue
-        found[action.stage, COMPUTED[action.kind._value_]] += 1
+        found[action.stage, PASS_WORDS[action.kind._value_]] += 1
         exchanges = any(part.what == "transfer" for part in pair.measured.parts)
         found[action.stage, EXCHANGE] += exchanges and action.kind is not Kind.OPTIMIZER
     return found

@@ -71,11 +71,12 @@ PASSES: Mapping[str, str] = {
 PASS_WORDS: Mapping[str, str] = {
     "F": "forward",
     "B": "backward",
-    "I": "backward, inputs",
-    "W": "backward, weights",
+    "I": "backward of inputs",
+    "W": "backward of weights",
     "N": "norm of the mesh",
     "O": "optimizer",
 }
+"""What a computation does, by its letters. Without commas: sentences list them."""
 
 ACTION_WORDS: Mapping[str, str] = {
     **PASS_WORDS,
