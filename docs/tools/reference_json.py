@@ -11,12 +11,14 @@ import shlex
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from typer.testing import CliRunner
 from writing import code, table
 
 from plait.cli.main import app
+from plait.reports.path import Path as CriticalPath
+from plait.reports.path import parts_json
 
 KEPT = Path(__file__).resolve().parents[1] / "figures" / "json_keys.json"
 
@@ -44,10 +46,19 @@ def json_page() -> str:
         "mean is in [the words](../vocabulary.md#figures).",
         "Below are the keys of what these commands wrote; `[]` is each of a list, `*` any name. A key may be absent "
         "where it has no meaning, as those of replicas on one device.",
+        "What a run did decides on no key: what did not happen is 0. So `critical_path.*.seconds` of `plait report` "
+        f"has, in this order, {_parts('generate')} of generation, and {_parts('train')} of training, which add up to "
+        "the makespan.",
     ]
     for command, keys in (*_calculated(), *_kept()):
         words += [f"## `plait {command}`", table(("key", "value"), _rows(keys))]
     return "\n\n".join(words)
+
+
+def _parts(task: Literal["generate", "train"]) -> str:
+    """What the critical paths of a task are made of."""
+    *parts, last = map(code, parts_json(CriticalPath("", 0, (), (), ()), task))
+    return f"{', '.join(parts)} and {last}"
 
 
 def _rows(keys: Keys) -> Iterator[tuple[str, str]]:

@@ -31,6 +31,7 @@ def test_the_figures_have_the_keys_that_plait_uses_everywhere(record):
                 "transfer_s": 0.0,
                 "wait_s": pytest.approx(0.005),
                 "bubble": pytest.approx(5 / 13),
+                "exchange_s": 0.0,
                 "comm_bytes": 8192,
             },
             {
@@ -45,6 +46,7 @@ def test_the_figures_have_the_keys_that_plait_uses_everywhere(record):
                 "transfer_s": 0.0,
                 "wait_s": pytest.approx(0.001),
                 "bubble": pytest.approx(1 / 13),
+                "exchange_s": 0.0,
                 "comm_bytes": 64,
             },
         ],
@@ -82,7 +84,8 @@ def test_what_only_the_run_knew_is_kept_and_what_the_spans_show_wins(record):
 
 def test_without_the_rounds_there_are_no_tokens_to_count(record):
     found = report_json(RunRecord("", record.stages, measured=record.measured))
-    assert "tokens_per_s" not in found["measured"]
+    speeds = ("tokens_per_s", "ttft_s", "prefill_tokens_per_s", "decode_tokens_per_s", "time_per_token_s")
+    assert [found["measured"][key] for key in speeds] == [None] * 5
     assert found["measured"]["compute_s"] == pytest.approx(0.020)
 
 

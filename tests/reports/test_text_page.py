@@ -117,6 +117,15 @@ def test_a_terminal_that_cannot_write_it_gets_ascii(record, encoding):
     assert "?" not in page
 
 
+def test_figures_that_only_the_json_has_have_no_line(record):
+    """The JSON has exchanges of 0 s, and figures that are not known."""
+    view = make_view(replace(record, rounds=()))
+    assert view.figures["measured"]["stages"][0]["exchange_s"] == 0
+    assert view.figures["measured"]["ttft_s"] is None
+    page = printed(view)
+    assert not any(words in page for words in ("exchange", "first token", "tokens"))
+
+
 def test_no_colour_without_a_terminal(record):
     assert "\x1b" not in printed(make_view(with_memory(record)))
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from plait.generation.answer import Outcome
@@ -12,7 +12,7 @@ from plait.plans.layout import Stage
 from plait.plans.plan import Plan
 from plait.spec.model import ModelSpec
 from plait.spec.shards import make_shards
-from plait.timeline.metrics import generation_metrics
+from plait.timeline.metrics import PHASES, generation_metrics
 from plait.timeline.record import RunRecord, StageSummary
 from plait.timeline.timeline import Timeline
 
@@ -26,7 +26,7 @@ def run_record(opened: Opened, plan: Plan, outcome: Outcome, predicted: Timeline
     """The record of a run that has ended."""
     counts = {request: len(one.tokens) for request, one in enumerate(outcome.answers)}
     stages = _stages(plan, outcome)
-    measured: dict[str, float] = generation_metrics(outcome.measured, outcome.rounds, counts)
+    measured = _figures(outcome.measured, outcome, counts)
     measured["peak_bytes"] = max(one.peak_bytes for one in outcome.ranks)
     result = {
         "model": opened.name,
@@ -42,10 +42,16 @@ def run_record(opened: Opened, plan: Plan, outcome: Outcome, predicted: Timeline
             for one, text in zip(outcome.answers, texts, strict=True)
         ],
         "measured": measured,
-        "predicted": generation_metrics(predicted, outcome.rounds, counts),
+        "predicted": _figures(predicted, outcome, counts),
     }
     model = model_summary(opened.name, opened.spec)
     return RunRecord(dump_plan(plan), stages, model, outcome.recipes, predicted, outcome.measured, result)
+
+
+def _figures(timeline: Timeline, outcome: Outcome, counts: Mapping[int, int]) -> dict[str, float | None]:
+    """Every key that generation has; None for what needs a token, where no request kept one."""
+    metrics = generation_metrics(timeline, outcome.rounds, counts)
+    return {**metrics, **{key: metrics.get(key) for key in PHASES}}
 
 
 def _plan_json(plan: Plan, stages: Sequence[StageSummary], spec: ModelSpec) -> dict[str, Any]:

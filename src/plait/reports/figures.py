@@ -15,7 +15,7 @@ from plait.reports.cells import exchanged_s
 from plait.reports.plan_in import is_training, plan_in
 from plait.reports.stands import stood_for
 from plait.timeline.compare import compare, summarise
-from plait.timeline.metrics import generation_metrics
+from plait.timeline.metrics import PHASES, generation_metrics
 from plait.timeline.record import RunRecord
 from plait.timeline.timeline import Timeline
 from plait.timeline.training_metrics import training_metrics
@@ -23,6 +23,7 @@ from plait.timeline.training_metrics import training_metrics
 Figures = dict[str, Any]
 
 _SECONDS = ("compute_s", "transfer_s", "wait_s")
+_SPEEDS = ("tokens_per_s", *PHASES)
 
 
 class _Of(NamedTuple):
@@ -35,8 +36,9 @@ class _Of(NamedTuple):
 def report_json(record: RunRecord) -> dict[str, Any]:
     """The run's figures, predicted and measured (None where there is no such timeline), and how far off they are.
 
-    `off` holds predicted ÷ measured − 1 for each figure that both have; for `bubble`, predicted − measured. A training
-    run's `steps` are those that it went through, as they were told.
+    `off` holds predicted ÷ measured − 1 for each figure that both can have, None where one is not known or nothing was
+    measured; for `bubble`, predicted − measured. A training run's `steps` are those that it went through, as they were
+    told. What a run's figures are called depends on its task alone, not on what happened in it.
     """
     of = _what(record)
     predicted = _figures(record, record.predicted, "predicted", of)
@@ -48,7 +50,7 @@ def report_json(record: RunRecord) -> dict[str, Any]:
         "predicted": predicted,
         "measured": measured,
         "off": None if predicted is None or measured is None else _off(record, predicted, measured),
-        **({"steps": list(record.result["steps"])} if record.result.get("steps") else {}),
+        **({} if of.layout is None else {"steps": list(record.result.get("steps") or ())}),
     }
 
 
@@ -72,20 +74,21 @@ def _figures(record: RunRecord, timeline: Timeline | None, source: str, of: _Of)
     for one in summary.stages:
         each = 1 if of.layout is None else len(one.ranks) * of.steps
         shares = one.shares._asdict() | {key: getattr(one.shares, key) / each for key in _SECONDS}
-        inside = {"exchange_s": exchanged[one.stage] / each} if exchanged.get(one.stage) else {}
+        inside = {"exchange_s": exchanged.get(one.stage, 0.0) / each}
         sizes = {"comm_bytes": round(sent.get(one.stage, 0))}
         stages.append({**_facts(record, one.stage), **shares, **inside, **sizes})
     known: Mapping[str, Any] = record.result.get(source) or {}
     whole = {**summary.whole._asdict(), "comm_bytes": round(sum(sent.values())), "makespan_s": summary.makespan_s}
     if of.layout is not None:
         return {**whole, **_of_training(record, timeline, source, of.layout, of.steps), **known, "stages": stages}
-    return {**known, **whole, **_speeds(record, timeline), "stages": stages}
+    absent = dict.fromkeys(key for key in _SPEEDS if key not in known)
+    return {**known, **whole, **absent, **_speeds(record, timeline), "stages": stages}
 
 
 def _of_training(record: RunRecord, timeline: Timeline, source: str, layout: Layout, steps: int) -> Figures:
     """A step's figures; tokens a second and MFU of the steps that the timeline holds, where the run knew them."""
     metrics = training_metrics(timeline, layout, steps=steps)
-    found = {key: metrics[key] for key in ("step_s", "bubble")}
+    found: Figures = {key: metrics[key] for key in ("step_s", "bubble")}
     found |= {key: metrics[key] / (layout.ranks * steps) for key in _SECONDS}
     found["comm_bytes"] = round(metrics["comm_bytes"] / steps)
     kept = set(record.result.get("kept_steps") or ())
@@ -94,11 +97,10 @@ def _of_training(record: RunRecord, timeline: Timeline, source: str, layout: Lay
     for key in ("tokens_per_s", "mfu"):
         # both are a constant ÷ the time of a step, which a step's line and its timeline take at different ends
         rates = [one[key] * one["step_s"] for one in told if one.get(key) is not None and one.get("step_s") is not None]
-        if rates and found["step_s"] > 0:
-            found[key] = sum(rates) / len(rates) / found["step_s"]
+        found[key] = sum(rates) / len(rates) / found["step_s"] if rates and found["step_s"] > 0 else None
     peaks = [one.peak_bytes for one in record.stages if one.peak_bytes is not None]
-    if source == "measured" and peaks:
-        found["peak_bytes"] = max(peaks)
+    if source == "measured":
+        found["peak_bytes"] = max(peaks, default=None)
     return found
 
 
@@ -114,7 +116,7 @@ def _speeds(record: RunRecord, timeline: Timeline) -> Figures:
     metrics = generation_metrics(timeline, record.make_rounds(), counts)
     copies = record.result.get("copies", 1)
     scaled = {key: value * copies if key.endswith("tokens_per_s") else value for key, value in metrics.items()}
-    return {key: value for key, value in scaled.items() if "token" in key or key == "ttft_s"}
+    return {key: scaled[key] for key in _SPEEDS if key in scaled}
 
 
 def _facts(record: RunRecord, stage: int) -> Figures:
@@ -150,14 +152,18 @@ def _off(record: RunRecord, predicted: Figures, measured: Figures) -> Figures:
     assert record.predicted is not None
     assert record.measured is not None
     off: Figures = {
-        key: predicted[key] / measured[key] - 1
+        key: _share_off(predicted[key], measured[key])
         for key in predicted
-        if key != "bubble" and _is_number(predicted[key]) and _is_number(measured.get(key)) and measured[key]
+        if key in measured and key not in ("bubble", "stages")
     }
     both = compare(record.predicted, record.measured)
     off["bubble"] = predicted["bubble"] - measured["bubble"]
     off["only_predicted"], off["only_measured"] = len(both.only_predicted), len(both.only_measured)
     return off
+
+
+def _share_off(predicted: Any, measured: Any) -> float | None:
+    return predicted / measured - 1 if _is_number(predicted) and _is_number(measured) and measured else None
 
 
 def _is_number(value: Any) -> bool:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from plait.plans.action import Lane
 from plait.plans.notation import format_action
-from plait.reports.differences import COMPUTED
+from plait.reports.marks import PASS_WORDS
 from plait.reports.view import View
 from plait.timeline.causes import critical_path, goes_s
 from plait.timeline.compare import parts, summarise
@@ -18,7 +18,14 @@ from plait.units import format_seconds
 HAND_OVER = "links and hand-over"
 """Between a cause's end and the begin of what it let go: latency, waking up, and clocks that are not quite the same."""
 
+_EXCHANGES, _WAITS, _MESSAGES = "exchanges", "waits for others", "messages"
 _MOVED = {"G": "reductions", "A": "gathers", "T": "reductions"}
+
+OF_GENERATION = (PASS_WORDS["F"], _EXCHANGES, _WAITS, _MESSAGES, HAND_OVER)
+"""All that a path of generation can be made of, in the order of `parts_json`."""
+
+OF_TRAINING = (*PASS_WORDS.values(), _EXCHANGES, _WAITS, _MESSAGES, "reductions", "gathers", HAND_OVER)
+"""All that a path of training can be made of, in the order of `parts_json`."""
 
 
 class Path(NamedTuple):
@@ -75,6 +82,21 @@ def path_of(view: View, timeline: Timeline) -> Path:
     )
 
 
+def parts_json(path: Path, task: Literal["generate", "train"]) -> dict[str, float]:
+    """The path's seconds by what, in one order: what the task can have is always there, 0 where the path has none.
+
+    What the task cannot have is there where the path has it: of a record that is damaged.
+    """
+    seconds = dict(path.seconds)
+    usual = OF_TRAINING if task == "train" else OF_GENERATION
+    return {_key(what): seconds.get(what, 0.0) for what in OF_TRAINING if what in usual or what in seconds}
+
+
+def _key(what: str) -> str:
+    """``links_and_hand_over``."""
+    return what.replace("-", "_").replace(" ", "_")
+
+
 def path_words(path: Path) -> PathWords | None:
     """The path as text and page tell it; None where there is none."""
     if not path.spans:
@@ -101,11 +123,11 @@ def _made_of(span: Span, begin_s: float, until_s: float) -> list[tuple[str, floa
     """What a span did from `begin_s` until `until_s`: its parts, and between them its own sort."""
     letters = span.action.kind._value_
     if span.action.kind.lane is not Lane.COMPUTE:
-        return [(_MOVED.get(letters, "messages"), until_s - begin_s)]
+        return [(_MOVED.get(letters, _MESSAGES), until_s - begin_s)]
     found, inside_s = [], 0.0
     for what, start_s, end_s in parts(span):
         each_s = max(0.0, min(end_s, until_s) - max(begin_s, start_s))
         if what != "compute" and each_s > 0:
             inside_s += each_s
-            found.append(("exchanges" if what == "transfer" else "waits for others", each_s))
-    return [*found, (COMPUTED[letters], max(0.0, until_s - begin_s - inside_s))]
+            found.append((_EXCHANGES if what == "transfer" else _WAITS, each_s))
+    return [*found, (PASS_WORDS[letters], max(0.0, until_s - begin_s - inside_s))]

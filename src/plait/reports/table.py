@@ -23,12 +23,16 @@ _NAME, _COLUMN, _DIFFERENCE = 20, 12, 22
 
 
 class Figure(NamedTuple):
-    """A line of the table: its key, its name, and how it and a difference of it are written."""
+    """A line of the table: its key, its name, and how it and a difference of it are written.
+
+    `seldom`: only where it is not 0.
+    """
 
     key: str
     name: str
     value: Callable[[float], str]
     points: bool = False
+    seldom: bool = False
 
 
 def _rate(tokens_per_s: float) -> str:
@@ -47,7 +51,7 @@ def _percent(share: float) -> str:
 STAGE = (
     Figure("compute_s", "compute", _seconds),
     Figure("transfer_s", "transfer", _seconds),
-    Figure("exchange_s", "of it exchange", _seconds),
+    Figure("exchange_s", "of it exchange", _seconds, seldom=True),
     Figure("wait_s", "wait", _seconds),
     Figure("bubble", "bubble", _percent, points=True),
     Figure("comm_bytes", "bytes sent", format_bytes),
@@ -152,8 +156,13 @@ def _ranks(ranks: Sequence[int]) -> str:
 
 
 def _lines(wanted: Sequence[Figure], columns: Sequence[Mapping[str, Any]]) -> list[Text]:
-    """A line for every figure that one of the columns has."""
-    return [_one(figure, columns) for figure in wanted if any(figure.key in column for column in columns)]
+    """A line for every figure that is known of one of the columns."""
+    return [_one(figure, columns) for figure in wanted if any(_is_told(figure, column) for column in columns)]
+
+
+def _is_told(figure: Figure, column: Mapping[str, Any]) -> bool:
+    value = column.get(figure.key)
+    return value is not None and not (figure.seldom and not value)
 
 
 def _one(figure: Figure, columns: Sequence[Mapping[str, Any]]) -> Text:

@@ -5,13 +5,18 @@ from __future__ import annotations
 from typing import Any
 
 from plait.plans.notation import format_action
-from plait.reports.path import path_of
+from plait.reports.path import parts_json, path_of
 from plait.reports.view import View
 from plait.timeline.causes import critical_path
+from plait.timeline.timeline import Timeline
 
 
 def view_json(view: View) -> dict[str, Any]:
-    """The figures of `report_json`, and beside them sources, links, memory, critical paths, and the plan's reasons."""
+    """The figures of `report_json`, and beside them sources, links, memory, critical paths, and the plan's reasons.
+
+    The keys of runs of one task are the same, whatever happened in them: what did not happen is 0, what is not known
+    is None.
+    """
     return {
         **view.figures,
         "title": view.title,
@@ -31,17 +36,18 @@ def view_json(view: View) -> dict[str, Any]:
             }
             for one in view.links
         ],
-        "memory": {timeline.source: _memory(view, timeline.source) for timeline in view.timelines if timeline.memory},
-        "critical_path": {timeline.source: _path(view, timeline.source) for timeline in view.timelines},
+        "memory": {"predicted": _memory(view.predicted), "measured": _memory(view.measured)},
+        "critical_path": {"predicted": _path(view, view.predicted), "measured": _path(view, view.measured)},
         "reasons": list(view.reasons),
         "lost": [one._asdict() for one in view.lost],
         "missing": list(view.missing),
     }
 
 
-def _memory(view: View, source: str) -> list[dict[str, Any]]:
-    """The highest point of each rank."""
-    timeline = next(one for one in view.timelines if one.source == source)
+def _memory(timeline: Timeline | None) -> list[dict[str, Any]] | None:
+    """The highest point of each rank; None where nothing is known of memory."""
+    if timeline is None or not timeline.memory:
+        return None
     return [
         {
             "rank": rank,
@@ -53,13 +59,14 @@ def _memory(view: View, source: str) -> list[dict[str, Any]]:
     ]
 
 
-def _path(view: View, source: str) -> dict[str, Any]:
-    """What it is made of, and its actions in order."""
-    timeline = next(one for one in view.timelines if one.source == source)
+def _path(view: View, timeline: Timeline | None) -> dict[str, Any] | None:
+    """What it is made of (`parts_json`), and its actions in order; None where there is no timeline."""
+    if timeline is None:
+        return None
     found = path_of(view, timeline)
-    actions = [timeline.spans[index] for index in critical_path(timeline, view.causes[source])]
+    actions = [timeline.spans[index] for index in critical_path(timeline, view.causes[timeline.source])]
     return {
         "ranks": list(found.ranks),
-        "seconds": dict(found.seconds),
+        "seconds": parts_json(found, view.task),
         "spans": [{"action": format_action(span.action), "rank": span.rank} for span in actions],
     }

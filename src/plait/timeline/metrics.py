@@ -10,6 +10,9 @@ from plait.plans.round import Round
 from plait.timeline.compare import summarise
 from plait.timeline.timeline import Timeline
 
+PHASES = ("ttft_s", "prefill_tokens_per_s", "decode_tokens_per_s", "time_per_token_s")
+"""Keys of `generation_metrics` that are absent where no token came."""
+
 
 def generation_metrics(
     timeline: Timeline, rounds: Sequence[Round], counts: Mapping[int, int] | None = None
@@ -41,12 +44,13 @@ def _phases(start_s: float, arrivals: Mapping[int, Sequence[float]], prompt_toke
     prefilled_s = max(firsts)
     later = [moment for times in arrivals.values() for moment in times if moment > prefilled_s]
     gaps = [(times[-1] - times[0]) / (len(times) - 1) for times in arrivals.values() if len(times) > 1]
-    return {
-        "ttft_s": sum(firsts) / len(firsts) - start_s,
-        "prefill_tokens_per_s": _rate(prompt_tokens, prefilled_s - start_s),
-        "decode_tokens_per_s": _rate(len(later), max(later, default=prefilled_s) - prefilled_s),
-        "time_per_token_s": sum(gaps) / len(gaps) if gaps else 0.0,
-    }
+    figures = (
+        sum(firsts) / len(firsts) - start_s,
+        _rate(prompt_tokens, prefilled_s - start_s),
+        _rate(len(later), max(later, default=prefilled_s) - prefilled_s),
+        sum(gaps) / len(gaps) if gaps else 0.0,
+    )
+    return dict(zip(PHASES, figures, strict=True))
 
 
 def _arrivals(timeline: Timeline, rounds: Sequence[Round], counts: Mapping[int, int] | None) -> dict[int, list[float]]:
