@@ -55,7 +55,7 @@ def test_the_block_blocks() -> None:
     assert "ImportError: torch is blocked" in done.stderr
 
 
-def test_planning_simulating_and_validating_without_torch(tmp_path: Path) -> None:
+def test_planning_simulating_validating_and_listing_without_torch(tmp_path: Path) -> None:
     """The whole way of the commands, of a model of 10^12 parameters: no weights, no download, no torch."""
     plan = tmp_path / "plan.toml"
     train = ("--cluster", "a100", "--gpus", "512", "--task", "train", "--batch", "512", "-o", str(plan), "--json")
@@ -66,6 +66,8 @@ def test_planning_simulating_and_validating_without_torch(tmp_path: Path) -> Non
         ("plan", "llama3-70b", "--cluster", "home", "--weights", "q4_0", "-o", str(plan), "--json"),
         ("simulate", str(plan), "--json"),
         ("validate", "megatron2021_table1", "--json"),
+        ("lab",),
+        ("lab", "--list", "--json"),
     ]
     for command in commands:
         done = run(f"{BLOCK}\nimport sys\nfrom plait.cli.main import main\nsys.argv = ['plait', *{command!r}]\nmain()")

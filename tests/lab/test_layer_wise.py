@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from plait.lab.experiment import Outcome
-from plait.lab.layer_wise import EXPERIMENT, Found, Taken, judged
+from plait.lab.layer_wise import Found, Taken, judged, measure
 
 from .figures import broken, figures
 
@@ -83,7 +83,7 @@ def test_a_wrong_prediction_is_found(wrong: Found, fails: list[str]) -> None:
 
 def run(size: str = "short") -> Outcome:
     said: list[str] = []
-    outcome = EXPERIMENT.run(size, said.append)  # type: ignore[arg-type]
+    outcome = measure(size, said.append)  # type: ignore[arg-type]
     assert said[-1] == "a pipeline and a tensor group over 100 Mb/s, beside shared memory"
     return outcome
 

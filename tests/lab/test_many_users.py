@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from plait.lab.experiment import Outcome
-from plait.lab.many_users import EXPERIMENT, Found, Taken, judged, read_bytes_per_s
+from plait.lab.many_users import Found, Taken, judged, measure, read_bytes_per_s
 from plait.lab.reading import even_layers, looked_up, read_weights
 from plait.weights.model import model_spec
 
@@ -95,7 +95,7 @@ def test_stages_read_as_much_of_the_weights() -> None:
 
 def run(size: str = "short") -> Outcome:
     said: list[str] = []
-    outcome = EXPERIMENT.run(size, said.append)  # type: ignore[arg-type]
+    outcome = measure(size, said.append)  # type: ignore[arg-type]
     users = "1, 2, 4, 8" if size == "full" else "1, 2, 4"
     assert f"{users} users, layer-wise and pipelined" in said
     return outcome

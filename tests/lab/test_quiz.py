@@ -12,7 +12,7 @@ from plait.lab.answers import Bench
 from plait.lab.benches import opened
 from plait.lab.experiment import Outcome
 from plait.lab.links import named_link
-from plait.lab.quiz import EXPERIMENT, Answered, Found, Seen, asked, judged
+from plait.lab.quiz import Answered, Found, Seen, asked, judged, measure
 from plait.spec.cluster import Device
 
 from .figures import broken, figures
@@ -139,7 +139,7 @@ def test_machines_that_are_busy_where_they_should_idle_are_found(found: Found) -
 
 def run(size: str = "short") -> Outcome:
     said: list[str] = []
-    outcome = EXPERIMENT.run(size, said.append)  # type: ignore[arg-type]
+    outcome = measure(size, said.append)  # type: ignore[arg-type]
     assert said[-1] == "a tensor split over 100 Mb/s and 2 ms and over shared memory"
     return outcome
 

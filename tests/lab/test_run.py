@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from importlib import import_module
 
 import pytest
 
@@ -24,6 +25,14 @@ def test_every_claim_of_the_lab_has_its_experiment() -> None:
         assert all((one.title, one.claim, one.formula, one.how))
         assert "ower bound" in one.formula
         assert "pper bound" in one.formula
+
+
+def test_a_claim_is_measured_by_the_module_of_its_name() -> None:
+    for name, one in EXPERIMENTS.items():
+        module = import_module(f"plait.lab.{name.replace('-', '_')}")
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(module, "measure", lambda *given: given)
+            assert one.run("short", print) == ("short", print)
 
 
 def test_they_run_in_the_labs_order_and_each_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from plait.lab import benches, tensor_parallel
 from plait.lab.experiment import Outcome
-from plait.lab.tensor_parallel import EXPERIMENT, Found, Measured, judged
+from plait.lab.tensor_parallel import Found, Measured, judged, measure
 
 from .figures import broken, figures
 
@@ -92,7 +92,7 @@ def test_two_ranks_that_are_slower_than_one_have_no_break_even() -> None:
 
 def run(size: str = "short") -> Outcome:
     said: list[str] = []
-    outcome = EXPERIMENT.run(size, said.append)  # type: ignore[arg-type]
+    outcome = measure(size, said.append)  # type: ignore[arg-type]
     assert said[-1] == "tensor parallelism and a pipeline over " + ("Wi-Fi" if size == "full" else "100 Mb/s")
     return outcome
 

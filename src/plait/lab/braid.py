@@ -9,7 +9,7 @@ from typing import NamedTuple
 from plait.comm.emulated_mesh import emulated_threads
 from plait.costs.protocol import FREE, Exchange, FixedCosts, LinkCost
 from plait.executor.virtual import TransferTime, VirtualMessages, VirtualWorld
-from plait.lab.experiment import Chart, Check, Experiment, Outcome, Say, Series, Size, Table
+from plait.lab.experiment import Chart, Check, Outcome, Say, Series, Size, Table
 from plait.lab.talking import Talks, VirtualExchanges, bytes_by_axis, one_thread_each
 from plait.lab.waiting import Pause, on_threads, on_virtual_clock, undisturbed
 from plait.plans.action import Kind
@@ -303,22 +303,4 @@ NOTES = (
     "are real, have the sizes of a small model's, and go over shared memory inside a host.",
     "The link of 16 Mb/s and 300 µs each way is emulated, and shared by the four ranks of a host. Beside such waits it "
     "is as slow as a network between hosts is beside accelerators. With other sizes dp and pp may change places.",
-)
-
-EXPERIMENT = Experiment(
-    "braid",
-    "The braid: which axis on which link",
-    "What talks most belongs on the fastest links: tensor parallelism inside a host, and pipeline or data parallelism "
-    "between hosts.",
-    "With p stages and m micro-batches, each replica sends one way over the link between the hosts: tp about "
-    "m · (4 · layers + p + 1) · tokens · hidden numbers (sums in every layer, forward and backward), pp "
-    "m · tokens · hidden, and dp its parameters, once. The step is simulated, with the wire divided by those that use "
-    "it at the same time. Lower bound: (m + p − 1)·(F + B), or the bytes one way ÷ the bandwidth where that is more; "
-    "the latter is also the prediction where it is more than what was simulated. Upper bound: both, one after the "
-    "other, and a latency for each message.",
-    "Two hosts of four ranks each, dp 2 × pp 2 × tp 2 in all six orders of the axes, the outermost between the hosts. "
-    "Eight threads run a 1F1B step of 4 micro-batches with the executor that trains; the fastest of two steps or more "
-    "counts. Bytes must be those of the rules, to the byte. A step may differ by 25 %: eight threads take turns at "
-    "their messages, and where many share the wire the simulator does not know whose goes first.",
-    measure,
 )

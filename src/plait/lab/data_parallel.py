@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from plait.costs.protocol import Exchange, FixedCosts
 from plait.executor.virtual import TransferTime, VirtualMessages, VirtualWorld
-from plait.lab.experiment import Chart, Check, Experiment, Outcome, Say, Series, Size, Table
+from plait.lab.experiment import Chart, Check, Outcome, Say, Series, Size, Table
 from plait.lab.talking import Talks
 from plait.lab.trained import Computing, read_computing, trained_steps
 from plait.lab.waiting import Pause, on_virtual_clock
@@ -246,20 +246,4 @@ NOTES = (
     f"{MODEL}, {BATCH} sequences of {SEQUENCE} tokens a step, {MICRO_BATCHES} micro-batches in each replica; a link of "
     "500 Mb/s and 500 µs each way, emulated between two processes. The larger the batch, the smaller the share of the "
     "sum, which does not grow with it.",
-)
-
-EXPERIMENT = Experiment(
-    "data-parallel",
-    "Data parallelism: it talks only at the end, then pays",
-    "Replicas compute a whole step without a word; then all their gradients must be summed, and if nothing else is "
-    "done meanwhile, everyone waits for that.",
-    "Each of n replicas sends 2·(n − 1) ÷ n of its gradients, 4 bytes a parameter, once a step, whatever the batch; "
-    "that takes bytes ÷ bandwidth and a latency. Upper bound of the step: computing and the sum, one after the other. "
-    "Lower bound: the longer of the two: with the gradients in b buckets all but the last can be summed while the last "
-    "backward computes the next; at least 1 ÷ b of the sum stays behind it.",
-    "A small model is trained by two processes over an emulated link of 500 Mb/s, once with all gradients in one "
-    "bucket and once in four; the fastest of seven steps counts. Gradients must be sent to the byte as the formula "
-    "says, and nothing before the last backward. The step is simulated from what forward, backward, norm and update "
-    "took in it, so that what is compared is the talking; it may be 25 % off, and the sum 30 %.",
-    measure,
 )

@@ -6,12 +6,20 @@ from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 
 from plait.errors import SpecError, nearest
-from plait.lab import braid, data_parallel, layer_wise, many_users, pipeline, quiz, tensor_parallel
+from plait.lab import claims
 from plait.lab.experiment import Experiment
 
-_ORDER = (data_parallel, tensor_parallel, pipeline, layer_wise, many_users, braid, quiz)
+_ORDER = (
+    claims.DATA_PARALLEL,
+    claims.TENSOR_PARALLEL,
+    claims.PIPELINE,
+    claims.LAYER_WISE,
+    claims.MANY_USERS,
+    claims.BRAID,
+    claims.QUIZ,
+)
 
-EXPERIMENTS: Mapping[str, Experiment] = MappingProxyType({one.EXPERIMENT.name: one.EXPERIMENT for one in _ORDER})
+EXPERIMENTS: Mapping[str, Experiment] = MappingProxyType({one.name: one for one in _ORDER})
 """By the name that is typed."""
 
 

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from plait.lab.answers import SHORT_BOUND, SHORT_POINTS, Bench, Figures, Way, beside_s, loaded, short_notes, take_turns
 from plait.lab.benches import opened
-from plait.lab.experiment import Chart, Check, Experiment, Outcome, Say, Series, Size, Table
+from plait.lab.experiment import Chart, Check, Outcome, Say, Series, Size, Table
 from plait.lab.links import SLOW, named_link
 from plait.spec.emulation import EmulatedLinks
 
@@ -188,21 +188,4 @@ NOTES = (
     "Every rank computes on one core, as a machine of its own would; the slow link is emulated on this host, latency "
     "and bandwidth, without losses.",
     "The cut gives every stage as many bytes of weights to read, the last one with the head.",
-)
-
-EXPERIMENT = Experiment(
-    "layer-wise",
-    "Layer-wise: one machine works, the others wait",
-    "With one user, N machines in a row are not faster than one: one works while N − 1 wait. But they need little of "
-    "their links, and together they hold a model that none of them holds alone.",
-    "A token takes ΣCᵢ + (N − 1) · (L + A ÷ B) + (L + 8 bytes ÷ B): what the stages compute, a hop with the "
-    "activations A between any two, and one with the token back. Idle are 1 − ΣCᵢ ÷ (N · token) of the machines' "
-    "time. Lower bound: 1 − 1 ÷ N, with free links. Upper bound: 1, with links that take for "
-    "ever. Over a slower link a token takes N hops longer, where tensor parallelism takes two a layer.",
-    "The demo model in float32, one core a rank: one process and pipelines of 2 and 3 stages, taking turns, and then a "
-    "pipeline and a tensor group of two, over shared memory and over 100 Mb/s, taking turns; three answers of 24 "
-    "tokens each, the median counts. A token may lie 10 % from the sum of what its stages computed in the same answers "
-    "and the hops, 40 % from one process in the same minute; idle shares may lie 7 points from the simulator's, and "
-    "what is kept over 100 Mb/s 25 % from the prediction.",
-    measure,
 )

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from plait.lab.answers import SHORT_BOUND, SHORT_POINTS, Answers, Bench, Figures, Way, loaded, short_notes, take_turns
 from plait.lab.benches import opened
-from plait.lab.experiment import Chart, Check, Experiment, Outcome, Say, Series, Size, Table
+from plait.lab.experiment import Chart, Check, Outcome, Say, Series, Size, Table
 from plait.lab.links import SLOW, named_link
 from plait.lab.reading import looked_up, read_weights
 
@@ -198,23 +198,4 @@ NOTES = (
     "Both plans hold eight users; fewer of them leave places empty.",
     "Weights read are the tensors that a stage computes with, once for every forward; caches of keys and values, which "
     "grow with the answer, come on top.",
-)
-
-EXPERIMENT = Experiment(
-    "many-users",
-    "Many users: they fill the pipeline",
-    "One user cannot fill a pipeline, but several can: cut into micro-batches they keep all machines busy. It is not "
-    "free: every micro-batch reads the weights again.",
-    "With p equal stages, m micro-batches that take a stage C each, and free links, a token takes every user p · C "
-    "where m is up to p, and m · C beyond; 1 − min(m, p) ÷ p of the time is idle. Lower bound 0, from m = p on; upper "
-    "bound 1 − 1 ÷ p, layer-wise. A token of u users reads m · W ÷ u bytes of weights W: lower bound W ÷ u, "
-    "layer-wise; upper bound W, as for one user alone. Where reading them is all that takes time, C is the same for "
-    "one user and for many: then m up to p costs nothing, and beyond it only time.",
-    "The demo model in float32 on two stages, one core each, layer-wise and pipelined in two micro-batches, with 1, 2, "
-    "4 and 8 users, taking turns; three answers of 16 tokens for each user, the median of rounds in which all decode. "
-    "Weights read are counted: forwards that ran times the weights that their stage has loaded; they must be the "
-    "predicted ones. A micro-batch is predicted to take a stage what as many users took it layer-wise in the same "
-    "minute; tokens/s may lie 35 % from what the simulator makes of that, and idle shares 12 points, since the stages "
-    "compute at the same time and share this host's memory.",
-    measure,
 )

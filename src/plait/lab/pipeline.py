@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from plait.comm.threads import thread_mesh
 from plait.costs.protocol import FixedCosts
-from plait.lab.experiment import Chart, Check, Experiment, Outcome, Say, Series, Size, Table
+from plait.lab.experiment import Chart, Check, Outcome, Say, Series, Size, Table
 from plait.lab.trained import read_computing, trained_steps
 from plait.lab.waiting import SPEC, Waits, on_threads, on_virtual_clock, undisturbed, waiting_layout
 from plait.planner.training_local import local_training_plan
@@ -252,24 +252,3 @@ def _lines(found: dict[Case, Bubbles], positions: int) -> Iterator[Series]:
         counts = tuple(map(float, held))
         yield Series(schedule, counts, tuple(one.predicted for one in held.values()), measured=False)
         yield Series(schedule, counts, tuple(one.measured for one in held.values()))
-
-
-EXPERIMENT = Experiment(
-    "pipeline",
-    "Pipeline parallelism: the bubble",
-    "A pipeline of p stages idles while it fills and while it drains; more micro-batches make that a smaller share, "
-    "and a better schedule fills it with work.",
-    "With p stages, m micro-batches, v stages on each position and free links, GPipe and 1F1B (v = 1) and interleaved "
-    "idle (p − 1) ÷ (v·m + p − 1) of the time. Zero-bubble schedules split the backward into I and W: beside "
-    "m·(F + I + W) of work only (p − 1)·(F + I − W) of ZB-H1 is left, (p − 1)·F of ZB-H2 and, where F = I = W, "
-    "(p − 1)·I of ZB-V, whose two stages on a position have half of each. Lower bound of all: the last position "
-    "cannot begin before one forward has gone through the others, (p − 1) ÷ (3·v·m + p − 1) where F = I = W. Upper "
-    "bound: layer-wise, one micro-batch at a time, 1 − 1 ÷ p.",
-    "GPipe, 1F1B, interleaved, ZB-H1, ZB-H2 and ZB-V with 2 and 4 stages and 2, 4, 8 and 16 micro-batches: a thread a "
-    "stage, which waits 30 ms for each F, I and W, driven by the executor that trains; the bubble is read off the "
-    "measured timeline of a step that nothing disturbed: two steps that take the same within 1 % are taken for that. "
-    "It may lie 2.5 points from the prediction: what waking a thread and handing on a message take beside such waits. "
-    "Two processes also train a small model, with 2 and 8 micro-batches; 6 points are allowed there, since passes do "
-    "not all take the same time.",
-    measure,
-)

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from plait.costs.profiles import MEASURED
 from plait.lab.answers import SHORT_BOUND, SHORT_POINTS, Bench, Figures, Way, loaded, short_notes, take_turns
 from plait.lab.benches import opened
-from plait.lab.experiment import Chart, Check, Experiment, Outcome, Say, Series, Size, Table
+from plait.lab.experiment import Chart, Check, Outcome, Say, Series, Size, Table
 from plait.lab.links import SLOWER, named_link
 from plait.planner.plan import plan
 from plait.planner.result import Candidate, Choice, Rejected
@@ -306,24 +306,3 @@ def notes(found: Found) -> tuple[str, ...]:
         "the link takes; the planner's own figure stands beside it.",
         *(f"Where the answer changes: {one.text}." for one in found.choice.break_even),
     )
-
-
-EXPERIMENT = Experiment(
-    "quiz",
-    "The quiz: two machines, one slow link, a model that fits neither",
-    "Two machines, 100 Mb/s and 2 ms between them, and a model that is too large for either. What will you see? "
-    "(a) It cannot run. (b) Two machines, so it runs twice as fast as on one. (c) Let both share every layer: then "
-    "neither ever waits. (d) Cut it by layers: it runs about as fast as on one machine that could hold it, and each "
-    "machine waits while the other works.",
-    "By layers a token takes C₁ + C₂ + 2 · L and a few kB ÷ B, and a machine idles what the other one computes: lower "
-    "bound C, what one machine that held it all would take; upper bound C + 2 · (L + S ÷ B). Sharing every layer it "
-    "takes C ÷ 2 + E · (L + S ÷ B) with E = 2 exchanges a layer: faster only where E · (L + S ÷ B) is below C ÷ 2. So "
-    "(d), unless the link is fast.",
-    "The planner is given two machines with a core of this one each, as the probe measures it, 100 Mb/s with 2 ms "
-    "between them, and less memory than the demo model needs in float32, but more than a half of it does. Its best "
-    "pipeline and its best tensor split are then run over the emulated link, taking turns with the same split over "
-    "shared memory, three answers of 16 tokens each; so is one process. The planner's choice must be the fastest "
-    "measured, and its bytes those that are sent. Tokens/s may lie 25 % from what shared memory takes in the same "
-    "minute and the planner's link adds, idle shares 10 points, and the planner's own tokens/s of its choice 50 %.",
-    measure,
-)

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from plait.lab.answers import SHORT_BOUND, Answers, Bench, Figures, Way, loaded, short_notes, take_turns
 from plait.lab.benches import opened
-from plait.lab.experiment import Chart, Check, Experiment, Outcome, Say, Series, Size, Table
+from plait.lab.experiment import Chart, Check, Outcome, Say, Series, Size, Table
 from plait.lab.links import LINKS, Named, named_link
 from plait.plans.exchanges import forward_exchanges
 from plait.plans.round import MicroBatch, Row
@@ -253,23 +253,3 @@ def notes(found: Found, size: Size) -> tuple[str, ...]:
     if size == "short" or found.others <= MOST_OTHERS:
         return (*NOTES, *short_notes(size))
     return (*NOTES, "As others used this host, the gain over shared memory is not held against the plan's.")
-
-
-EXPERIMENT = Experiment(
-    "tensor-parallel",
-    "Tensor parallelism: it talks in every layer",
-    "Two machines that share every layer are faster than one, as long as they can talk fast; over an ordinary network "
-    "they are slower than one of them alone.",
-    "A token takes C + E · (L + S ÷ B): C to compute, E exchanges (two a layer, one for the embedding, one for the "
-    "token), each of which waits for the latency L and for its S bytes at bandwidth B. Lower bound: half of what one "
-    "machine computes, where every layer divides evenly and links are free (the demo's nine heads are dealt five and "
-    "four). Upper bound: none; it grows with the "
-    "latency, and two machines are slower than one as soon as E · (L + S ÷ B) is longer than what the second one "
-    "saves.",
-    "The demo model in float32, one core a rank: one process, two ranks over shared memory, over 10 Gb/s, 1 Gb/s, "
-    "100 Mb/s and Wi-Fi, and a pipeline of two over the same links, taking turns, three answers of 16 tokens each; the "
-    "median counts. Bytes must be the predicted ones. Tokens/s may lie 25 % from what the ranks computed in the same "
-    "answers and the link adds, or from what shared memory takes in the same minute and the link adds. On a quiet host "
-    "the gain over shared memory may lie 40 % from that of the plan, since both ranks need a core at the same time.",
-    measure,
-)
