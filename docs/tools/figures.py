@@ -31,7 +31,7 @@ from screenshot import find_browser, screenshot
 
 from plait.errors import PlaitError, SpecError
 from plait.lab.experiments import EXPERIMENTS, chosen
-from plait.lab.results import Results, read_results, write_results
+from plait.lab.results import Results, read_results, still_missing, write_results
 from plait.lab.words import ending
 
 
@@ -114,7 +114,8 @@ def merged(old: Results, new: Results) -> Results:
     broken = (*(one for one in old.broken if one.experiment not in again), *new.broken)
     lost = {one.experiment for one in broken}
     kept = tuple(outcomes[name] for name in EXPERIMENTS if name in outcomes and name not in lost)
-    return replace(new, outcomes=kept, broken=broken)
+    missing = still_missing(lost.union(outcomes), old.missing, new.missing)
+    return replace(new, outcomes=kept, broken=broken, missing=missing)
 
 
 def draw(folder: Path) -> dict[str, Any]:

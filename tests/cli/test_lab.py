@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import signal
+import subprocess
+import sys
 from importlib import import_module
 from pathlib import Path
 
@@ -70,6 +73,95 @@ def test_a_figure_that_is_not_as_predicted_fails_and_all_is_written(tmp_path: Pa
     found = json.loads((tmp_path / "lab" / "results.json").read_text())
     assert [one["experiment"] for one in found["outcomes"]] == ["good", "bad"]
     assert found["broken"] == [{"experiment": "lost", "words": "rank 1 is lost"}]
+
+
+def test_an_interrupt_keeps_what_was_measured_and_says_what_is_missing(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    known(monkeypatch, [experiment("good"), experiment("long", breaks=KeyboardInterrupt()), experiment("last")])
+    done = run("--all", "-o", tmp_path / "lab")
+    assert done.exit_code == 130
+    assert done.stderr.splitlines()[-4:] == [
+        f"page written to {tmp_path / 'lab' / 'index.html'}",
+        "long was not measured: interrupted",
+        "last was not measured: interrupted",
+        "stopped",
+    ]
+    assert "good was <measured>." in done.stdout
+    found = json.loads((tmp_path / "lab" / "results.json").read_text())
+    assert ([one["experiment"] for one in found["outcomes"]], found["holds"]) == (["good"], False)
+    assert [one["experiment"] for one in found["missing"]] == ["long", "last"]
+    assert "It was not measured: interrupted." in (tmp_path / "lab" / "index.html").read_text()
+
+
+def test_after_an_interrupt_the_rest_can_be_measured_into_the_same_directory(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    known(monkeypatch, [experiment("good"), experiment("long", breaks=KeyboardInterrupt())])
+    assert run("--all", "-o", tmp_path).exit_code == 130
+    known(monkeypatch, [experiment("good"), experiment("long")])
+    assert run("long", "-o", tmp_path).exit_code == 0
+    found = json.loads((tmp_path / "results.json").read_text())
+    assert ([one["experiment"] for one in found["outcomes"]], found["missing"]) == (["good", "long"], [])
+    assert found["holds"]
+
+
+def test_an_interrupt_before_anything_was_measured_leaves_nothing(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    known(monkeypatch, [experiment("long", breaks=KeyboardInterrupt()), experiment("last")])
+    done = run("--all", "-o", tmp_path / "a" / "lab")
+    assert done.exit_code == 130
+    assert (done.stdout, done.stderr.splitlines()[-1]) == ("", "stopped")
+    assert "page written" not in done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_interrupt_as_json_has_what_was_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    known(monkeypatch, [experiment("good"), experiment("long", breaks=KeyboardInterrupt())])
+    done = run("--all", "--json")
+    assert done.exit_code == 130
+    found = json.loads(done.stdout)
+    assert [one["experiment"] for one in found["outcomes"]] == ["good"]
+    assert found["missing"] == [{"experiment": "long", "words": "not measured: interrupted"}]
+
+
+def test_an_error_that_nobody_foresaw_keeps_what_was_measured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    known(monkeypatch, [experiment("good"), experiment("odd", breaks=OSError(28, "No space left on device"))])
+    done = run("--all", "-o", tmp_path)
+    assert done.exit_code == 1
+    assert done.stderr.splitlines()[-2:] == [
+        "odd was not measured: stopped by OSError: [Errno 28] No space left on device",
+        "error: the system says: [Errno 28] No space left on device",
+    ]
+    found = json.loads((tmp_path / "results.json").read_text())
+    assert [one["experiment"] for one in found["outcomes"]] == ["good"]
+    assert [one["experiment"] for one in found["missing"]] == ["odd"]
+
+
+def test_a_real_signal_ends_it_the_same_way(tmp_path: Path) -> None:
+    """In a process of its own: SIGINT, as a terminal sends it, while the second experiment runs."""
+    code = (
+        "import sys, time; sys.path.insert(0, sys.argv.pop())\n"
+        "import pytest\n"
+        "from plait.cli.main import main\n"
+        "from tests.lab.made import experiment, known\n"
+        "long = experiment('long')\n"
+        "wait = lambda size, say: [say('now'), time.sleep(60)]\n"
+        "known(pytest.MonkeyPatch(), [experiment('good'), type(long)('long', 'L', 'c', 'f', 'h', wait)])\n"
+        "main()\n"
+    )
+    root = Path(__file__).resolve().parents[2]
+    arguments = [sys.executable, "-c", code, "lab", "--all", "-o", str(tmp_path / "lab"), str(root)]
+    with subprocess.Popen(arguments, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as child:
+        assert child.stderr is not None
+        heard = list(iter(child.stderr.readline, "now\n"))
+        child.send_signal(signal.SIGINT)
+        said = child.stderr.read().splitlines()
+    assert child.returncode == 130, (heard, said)
+    assert said[-2:] == ["long was not measured: interrupted", "stopped"]
+    found = json.loads((tmp_path / "lab" / "results.json").read_text())
+    assert ([one["experiment"] for one in found["outcomes"]], found["holds"]) == (["good"], False)
 
 
 def test_json_is_one_object_also_where_figures_fail() -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from plait.errors import SpecError
 from plait.lab.experiment import Outcome, Table
-from plait.lab.results import Broken, Host, Results
+from plait.lab.results import Broken, Host, Missing, Results
 
 from .tools import ROOT, tool
 
@@ -81,6 +81,13 @@ def test_an_experiment_again_takes_the_place_of_the_older() -> None:
     assert {one.experiment for one in both.broken} == {"layer-wise", "braid"}
     assert both.date == "2026-02-01"
     assert both.outcomes[0] is new.outcomes[1]
+
+
+def test_what_was_measured_before_or_again_is_not_missing() -> None:
+    why = "not measured: interrupted"
+    old = results("pipeline", missing=(Missing("quiz", why), Missing("braid", why)))
+    new = results("quiz", missing=(Missing("pipeline", why),))
+    assert figures.merged(old, new).missing == (Missing("braid", why),)
 
 
 def test_results_of_another_machine_do_not_stand_beside_ours() -> None:

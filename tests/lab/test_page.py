@@ -13,7 +13,7 @@ import pytest
 from plait.errors import PlanError, SpecError
 from plait.lab.folder import Folder
 from plait.lab.page import page_html
-from plait.lab.results import Broken, read_results
+from plait.lab.results import Broken, Missing, read_results
 
 from .made import FAILS, HOLDS, HOST, experiment, known, outcome, results
 
@@ -75,6 +75,25 @@ def test_a_page_shows_what_is_not_as_predicted() -> None:
     assert "The one figure is within its bound" in words
 
 
+def test_a_page_says_what_is_missing() -> None:
+    why = "not measured: interrupted"
+    whole = results(outcome("one"), missing=(Missing("three", why), Missing("two", why)))
+    words = re.sub(r"\s+", " ", Tags(page_html(whole)).words)
+    assert "Every figure that was measured lies within its bound of the prediction." in words
+    assert f"2 of 3 experiments are missing: two ({why}), three ({why})." in words
+    assert words.count("It was not measured: interrupted.") == 2
+    assert "not as predicted" not in words
+    assert "broke" not in words
+
+
+def test_a_page_tells_what_is_missing_from_what_is_not_as_predicted() -> None:
+    whole = results(outcome("one", FAILS), missing=(Missing("two", "not measured: stopped by OSError: <no>"),))
+    words = re.sub(r"\s+", " ", Tags(page_html(whole)).words)
+    assert "1 of 1 experiment is not as predicted." in words
+    assert "1 of 2 experiments is missing: two (not measured: stopped by OSError: <no>)." in words
+    assert "lies within" not in words
+
+
 def test_a_short_run_says_so() -> None:
     found = results(outcome("one"))
     assert "Short forms" in page_html(replace(found, size="short"))
@@ -100,6 +119,30 @@ def test_a_directory_holds_page_pictures_and_results(tmp_path: Path) -> None:
     }
     assert read_results(place / "results.json") == broken
     Folder(place)  # its own directory is written again
+
+
+def test_a_directory_that_was_made_for_nothing_goes_away(tmp_path: Path) -> None:
+    with pytest.raises(KeyboardInterrupt), Folder(tmp_path / "a" / "b"):
+        raise KeyboardInterrupt
+    assert list(tmp_path.iterdir()) == []
+    (tmp_path / "mine").mkdir()
+    with Folder(tmp_path / "mine" / "lab"):
+        assert (tmp_path / "mine" / "lab").is_dir()
+    with Folder(tmp_path / "mine"):
+        pass
+    assert [path.name for path in tmp_path.rglob("*")] == ["mine"]  # who made it may want it
+
+
+def test_a_directory_in_which_something_lies_stays(tmp_path: Path) -> None:
+    found = results(outcome("one"))
+    with Folder(tmp_path / "a" / "b") as folder:
+        folder.write(found, found.outcomes[-1])
+    assert read_results(tmp_path / "a" / "b" / "results.json") == found
+
+
+def test_at_an_early_end_the_pictures_of_all_are_written(tmp_path: Path) -> None:
+    Folder(tmp_path).write(results(outcome("one"), outcome("two"), missing=(Missing("three", "why"),)), None)
+    assert {path.name for path in tmp_path.iterdir()} == {"index.html", "results.json", "one.svg", "two.svg"}
 
 
 def test_what_was_measured_before_stays_unless_it_is_measured_again(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from plait.errors import SpecError
 from plait.lab.experiment import Chart, Check, Outcome, Series, Table
-from plait.lab.results import Broken, read_results, results_json, this_host, write_results
+from plait.lab.results import Broken, Missing, joined, read_results, results_json, this_host, write_results
 
 from .made import FAILS, HOLDS, outcome, results
 
@@ -39,7 +39,8 @@ OUTCOMES = st.builds(
 @given(st.lists(OUTCOMES, max_size=2))
 def test_what_is_written_is_read(tmp_path_factory: pytest.TempPathFactory, outcomes: list[Outcome]) -> None:
     path = tmp_path_factory.mktemp("lab") / "results.json"
-    whole = results(*outcomes, broken=(Broken("other", "its words"),))
+    missing = (Missing("another", "not measured: interrupted"),)
+    whole = results(*outcomes, broken=(Broken("other", "its words"),), missing=missing)
     write_results(whole, path)
     assert read_results(path) == whole
 
@@ -67,6 +68,47 @@ def test_what_is_no_number_is_null_and_holds_nothing(tmp_path: Path) -> None:
     (check,) = read_results(tmp_path / "results.json").outcomes[0].checks
     assert math.isnan(check.measured)
     assert not check.holds
+
+
+def test_the_file_says_what_is_missing_and_then_does_not_hold(tmp_path: Path) -> None:
+    write_results(results(outcome("one"), missing=(Missing("two", "not measured: interrupted"),)), tmp_path / "r.json")
+    found = json.loads((tmp_path / "r.json").read_text())
+    assert found["missing"] == [{"experiment": "two", "words": "not measured: interrupted"}]
+    assert found["holds"] is False
+
+
+def test_a_file_from_before_anything_could_be_missing(tmp_path: Path) -> None:
+    write_results(results(outcome("one")), tmp_path / "r.json")
+    found = json.loads((tmp_path / "r.json").read_text())
+    del found["missing"]
+    (tmp_path / "r.json").write_text(json.dumps(found))
+    assert read_results(tmp_path / "r.json") == results(outcome("one"))
+
+
+def test_what_was_found_before_is_not_missing() -> None:
+    later = "not measured: interrupted"
+    before = results(outcome("one"), broken=(Broken("two", "words"),), missing=(Missing("three", "not measured yet"),))
+    names = ("one", "two", "three", "four")
+    both = joined(before, results(missing=tuple(Missing(name, later) for name in names)))
+    assert both.missing == (Missing("three", later), Missing("four", later))
+    assert joined(before, results(outcome("three"))).missing == ()
+    assert joined(before, results(outcome("one"))).missing == before.missing
+
+
+def test_a_write_that_is_interrupted_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "r.json"
+    write_results(results(outcome("one")), path)
+
+    def interrupted(self: Path, data: bytes) -> int:
+        with self.open("wb") as file:
+            file.write(data[:20])
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Path, "write_bytes", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        write_results(results(outcome("two")), path)
+    assert read_results(path) == results(outcome("one"))
+    assert [file.name for file in tmp_path.iterdir()] == ["r.json"]
 
 
 def test_the_host_is_this_one() -> None:

@@ -10,7 +10,7 @@ import pytest
 from plait.errors import SpecError
 from plait.lab.experiment import Check, Outcome
 from plait.lab.experiments import EXPERIMENTS, chosen
-from plait.lab.results import Broken, Results
+from plait.lab.results import Broken, Missing, Results
 from plait.lab.run import run_experiments
 
 from .made import FAILS, HOLDS, experiment, known
@@ -55,7 +55,8 @@ def test_one_that_breaks_does_not_keep_the_others_from_running(monkeypatch: pyte
     known(monkeypatch, [experiment("first"), experiment("second", breaks="rank 1 is lost"), experiment("third", FAILS)])
     seen: list[tuple[int, Outcome | Broken]] = []
 
-    def after(results: Results, last: Outcome | Broken) -> None:
+    def after(results: Results, last: Outcome | Broken | None) -> None:
+        assert last is not None
         seen.append((len(results.outcomes), last))
 
     found = run_experiments(after=after)
@@ -64,6 +65,65 @@ def test_one_that_breaks_does_not_keep_the_others_from_running(monkeypatch: pyte
     assert not found.holds
     assert [count for count, _ in seen] == [1, 1, 2]
     assert [type(last) for _, last in seen] == [Outcome, Broken, Outcome]
+
+
+def test_while_they_run_those_to_come_are_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that what is on disk when the process is killed does not look whole."""
+    known(monkeypatch, [experiment("first"), experiment("second", breaks="rank 1 is lost"), experiment("third")])
+    seen: list[Results] = []
+    found = run_experiments(after=lambda results, last: seen.append(results))
+    assert [one.missing for one in seen] == [
+        (Missing("second", "not measured yet"), Missing("third", "not measured yet")),
+        (Missing("third", "not measured yet"),),
+        (),
+    ]
+    assert not any(one.holds for one in seen)
+    assert found.missing == ()
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (KeyboardInterrupt(), "not measured: interrupted"),
+        (AssertionError("no rank 3"), "not measured: stopped by AssertionError: no rank 3"),
+        (MemoryError(), "not measured: stopped by MemoryError"),
+    ],
+)
+def test_what_stops_them_all_goes_on_and_what_was_found_is_told(
+    monkeypatch: pytest.MonkeyPatch, error: BaseException, words: str
+) -> None:
+    known(monkeypatch, [experiment("first"), experiment("second", breaks=error), experiment("third")])
+    seen: list[tuple[Results, Outcome | Broken | None]] = []
+    with pytest.raises(type(error)) as raised:
+        run_experiments(after=lambda *told: seen.append(told))
+    assert raised.value is error
+    results, last = seen[-1]
+    assert [type(last) for _, last in seen] == [Outcome, type(None)]
+    assert last is None
+    assert [one.experiment for one in results.outcomes] == ["first"]
+    assert results.missing == (Missing("second", words), Missing("third", words))
+    assert not results.holds
+
+
+def test_where_nothing_was_found_nothing_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    known(monkeypatch, [experiment("first", breaks=KeyboardInterrupt()), experiment("second")])
+    with pytest.raises(KeyboardInterrupt):
+        run_experiments(after=lambda *told: pytest.fail(f"told {told}"))
+
+
+def test_an_interrupt_while_the_last_is_written_loses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    known(monkeypatch, [experiment("first")])
+    seen: list[Results] = []
+
+    def after(results: Results, last: Outcome | Broken | None) -> None:
+        if last is not None:
+            raise KeyboardInterrupt
+        seen.append(results)
+
+    with pytest.raises(KeyboardInterrupt):
+        run_experiments(after=after)
+    assert [one.experiment for one in seen[0].outcomes] == ["first"]
+    assert (len(seen), seen[0].missing) == (1, ())
 
 
 def test_an_unknown_name_is_refused_before_anything_runs() -> None:

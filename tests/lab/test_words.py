@@ -7,7 +7,7 @@ import math
 import pytest
 
 from plait.lab.experiment import Check, Table
-from plait.lab.results import Broken
+from plait.lab.results import Broken, Missing
 from plait.lab.words import (
     bound_words,
     check_words,
@@ -102,11 +102,14 @@ def test_no_line_of_words_is_wider_than_the_terminal() -> None:
 
 
 def test_the_end_names_all_that_is_not_as_predicted() -> None:
-    found = results(outcome("one", HOLDS, FAILS), broken=(Broken("two", "rank 1 is lost"),))
+    missing = (Missing("three", "not measured: interrupted"),)
+    found = results(outcome("one", HOLDS, FAILS), broken=(Broken("two", "rank 1 is lost"),), missing=missing)
     assert list(ending(found)) == [
         f"not within its bound: one: {check_words(FAILS)}",
         "two broke: rank 1 is lost",
+        "three was not measured: interrupted",
     ]
+    assert list(ending(results(outcome("one"), missing=missing))) == ["three was not measured: interrupted"]
 
 
 def test_the_end_of_what_is_as_predicted() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import sys
 from collections.abc import Iterable
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -62,34 +63,54 @@ def _list(named: bool, output: Path | None, *, listed: bool, short: bool, as_jso
 
 def _measure(names: list[str] | None, output: Path | None, size: Size, *, as_json: bool) -> None:
     from plait.lab.experiments import EXPERIMENTS, chosen
-    from plait.lab.results import results_json
     from plait.lab.run import run_experiments
-    from plait.lab.words import ending
 
     chosen(EXPERIMENTS if names is None else names)
-    folder = _folder(output)
-    console = words()
-
-    def ended(results: Results, last: Outcome | Broken) -> None:
-        if folder is not None:
-            folder.write(results, last)
-        if not as_json:
-            _print(last)
-
-    results = run_experiments(names, size, lambda said: console.print(said, soft_wrap=True, markup=False), ended)
-    if as_json:
-        write_json(results_json(results))
-    if output is not None:
-        console.print(f"page written to {output / 'index.html'}", soft_wrap=True, markup=False)
-    for line in ending(results):
-        console.print(line, soft_wrap=True, markup=False)
-    if not results.holds:
+    with _folder(output) as folder:
+        ended = _Ended(folder, as_json=as_json)
+        try:
+            run_experiments(names, size, _say, ended)
+        finally:  # what was found before an interrupt is told too
+            if ended.results is not None:
+                _sum_up(ended.results, output, as_json=as_json)
+    if ended.results is not None and not ended.results.holds:
         raise typer.Exit(RUN_EXIT)
 
 
-def _folder(output: Path | None) -> Folder | None:
+class _Ended:
+    """Writes and prints what an experiment found as soon as it ends. `results`: all so far; None before the first."""
+
+    def __init__(self, folder: Folder | None, *, as_json: bool) -> None:
+        self._folder, self._as_json = folder, as_json
+        self.results: Results | None = None
+
+    def __call__(self, results: Results, last: Outcome | Broken | None) -> None:
+        self.results = results
+        if self._folder is not None:
+            self._folder.write(results, last)
+        if not self._as_json and last is not None:
+            _print(last)
+
+
+def _sum_up(results: Results, output: Path | None, *, as_json: bool) -> None:
+    from plait.lab.results import results_json
+    from plait.lab.words import ending
+
+    if as_json:
+        write_json(results_json(results))
+    if output is not None:
+        _say(f"page written to {output / 'index.html'}")
+    for line in ending(results):
+        _say(line)
+
+
+def _say(text: str) -> None:
+    words().print(text, soft_wrap=True, markup=False)
+
+
+def _folder(output: Path | None) -> AbstractContextManager[Folder | None]:
     if output is None:
-        return None
+        return nullcontext()
     from plait.lab.folder import Folder
 
     return Folder(output)

@@ -30,14 +30,15 @@ class Figure(NamedTuple):
 
 
 class Section(NamedTuple):
-    """An experiment on the page. `outcome`: None where it broke, and `broken` says how."""
+    """An experiment on the page. `outcome`: None where there is none, and `broken` or `missing` says why."""
 
     experiment: Experiment
     outcome: Outcome | None
     figures: tuple[Figure, ...]
     pictures: tuple[str, ...]
     took: str
-    broken: str
+    broken: str = ""
+    missing: str = ""
 
 
 def require_jinja() -> None:
@@ -51,21 +52,25 @@ def require_jinja() -> None:
 def page_html(results: Results) -> str:
     """The page of these results, for any browser: no script, nothing loaded."""
     sections = list(_sections(results))
-    failed = sum(section.outcome is None or not section.outcome.holds for section in sections)
-    return _template().render(results=results, host=results.host, sections=sections, failed=failed)
+    missing = [section for section in sections if section.missing]
+    ended = [section for section in sections if not section.missing]
+    failed = sum(section.outcome is None or not section.outcome.holds for section in ended)
+    told = {"sections": sections, "ended": len(ended), "missing": missing, "failed": failed}
+    return _template().render(results=results, host=results.host, **told)
 
 
 def _sections(results: Results) -> Iterator[Section]:
     outcomes = {one.experiment: one for one in results.outcomes}
     broken = {one.experiment: one.words for one in results.broken}
+    missing = {one.experiment: one.words for one in results.missing}
     for name, experiment in EXPERIMENTS.items():
         outcome = outcomes.get(name)
         if outcome is not None:
             pictures = tuple(chart_svg(chart) for chart in outcome.charts)
             figures = tuple(map(_figure, outcome.checks))
-            yield Section(experiment, outcome, figures, pictures, format_seconds(outcome.seconds), "")
-        elif name in broken:
-            yield Section(experiment, None, (), (), "", broken[name])
+            yield Section(experiment, outcome, figures, pictures, format_seconds(outcome.seconds))
+        elif name in broken or name in missing:
+            yield Section(experiment, None, (), (), "", broken.get(name, ""), missing.get(name, ""))
 
 
 def _figure(check: Check) -> Figure:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import platform
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
@@ -39,29 +40,62 @@ class Broken:
 
 
 @dataclass(frozen=True, slots=True)
+class Missing:
+    """An experiment that was asked for and has no end, and why: ``not measured: interrupted``."""
+
+    experiment: str
+    words: str
+
+
+@dataclass(frozen=True, slots=True)
 class Results:
-    """What experiments found. `date`: when they began, in UTC, as in 2026-01-31."""
+    """What experiments found. `date`: when they began, in UTC, as in 2026-01-31.
+
+    `missing`: what was asked for besides; while experiments run, those that are still to come.
+    """
 
     size: Size
     date: str
     host: Host
     outcomes: tuple[Outcome, ...] = ()
     broken: tuple[Broken, ...] = ()
+    missing: tuple[Missing, ...] = ()
 
     @property
     def holds(self) -> bool:
-        """Every figure of every experiment is within its bound, and none broke."""
-        return not self.broken and all(one.holds for one in self.outcomes)
+        """Every figure of every experiment is within its bound, none broke, and none is missing."""
+        return not (self.broken or self.missing) and all(one.holds for one in self.outcomes)
+
+    @property
+    def ended(self) -> frozenset[str]:
+        """Experiments that found something, or broke."""
+        return frozenset({one.experiment for one in self.outcomes} | {one.experiment for one in self.broken})
+
+    def having(self, last: Outcome | Broken) -> Results:
+        """With what one more experiment found."""
+        rest = tuple(one for one in self.missing if one.experiment != last.experiment)
+        if isinstance(last, Outcome):
+            return replace(self, outcomes=(*self.outcomes, last), missing=rest)
+        return replace(self, broken=(*self.broken, last), missing=rest)
 
 
 def joined(before: Results, after: Results) -> Results:
-    """With what was found before and not looked at again: of the same host, day and size; else `after` alone."""
+    """With what was found before and not looked at again: of the same host, day and size; else `after` alone.
+
+    What was found before is not missing.
+    """
     if (before.size, before.date, before.host) != (after.size, after.date, after.host):
         return after
-    again = {one.experiment for one in after.outcomes} | {one.experiment for one in after.broken}
-    outcomes = (one for one in before.outcomes if one.experiment not in again)
-    broken = (one for one in before.broken if one.experiment not in again)
-    return replace(after, outcomes=(*outcomes, *after.outcomes), broken=(*broken, *after.broken))
+    outcomes = tuple(one for one in before.outcomes if one.experiment not in after.ended)
+    broken = tuple(one for one in before.broken if one.experiment not in after.ended)
+    whole = replace(after, outcomes=(*outcomes, *after.outcomes), broken=(*broken, *after.broken))
+    return replace(whole, missing=still_missing(whole.ended, before.missing, after.missing))
+
+
+def still_missing(ended: Iterable[str], *missing: Iterable[Missing]) -> tuple[Missing, ...]:
+    """All of `missing` that has not ended, each once and in the latest words."""
+    latest = {one.experiment: one for several in missing for one in several}
+    return tuple(one for name, one in latest.items() if name not in set(ended))
 
 
 def this_host() -> Host:
@@ -131,6 +165,7 @@ class _Results(msgspec.Struct):
     holds: bool
     outcomes: tuple[_Outcome, ...]
     broken: tuple[Broken, ...]
+    missing: tuple[Missing, ...] = ()
 
 
 class _Version(msgspec.Struct):
@@ -142,13 +177,24 @@ def results_json(results: Results) -> dict[str, Any]:
     """The results as one JSON object; a figure that is no number is null."""
     outcomes = tuple(map(_outcome_struct, results.outcomes))
     head = FORMAT, FORMAT_VERSION, results.size, results.date, results.host, results.holds
-    found: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(_Results(*head, outcomes, results.broken)))
+    whole = _Results(*head, outcomes, results.broken, results.missing)
+    found: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(whole))
     return found
 
 
 def write_results(results: Results, path: Path) -> None:
     """Write them to a file."""
-    path.write_bytes(msgspec.json.format(msgspec.json.encode(results_json(results))) + b"\n")
+    write_whole(path, msgspec.json.format(msgspec.json.encode(results_json(results))) + b"\n")
+
+
+def write_whole(path: Path, data: bytes) -> None:
+    """Write a file, or, where that is interrupted, leave the one that is there. Errors: OSError."""
+    fresh = path.with_name(f".{path.name}.part")
+    try:
+        fresh.write_bytes(data)
+        fresh.replace(path)
+    finally:
+        fresh.unlink(missing_ok=True)
 
 
 def read_results(path: Path) -> Results:
@@ -170,7 +216,9 @@ def read_results(path: Path) -> Results:
         raise SpecError(
             f"{path} is corrupt ({len(data)} bytes): {error}; run plait lab --all -o {path.parent} again"
         ) from error
-    return Results(found.size, found.date, found.host, tuple(map(_outcome, found.outcomes)), found.broken)
+    return Results(
+        found.size, found.date, found.host, tuple(map(_outcome, found.outcomes)), found.broken, found.missing
+    )
 
 
 def _outcome_struct(one: Outcome) -> _Outcome:

@@ -9,7 +9,7 @@ from dataclasses import replace
 from plait.errors import PlaitError
 from plait.lab.experiment import Experiment, Outcome, Say, Size
 from plait.lab.experiments import EXPERIMENTS, chosen
-from plait.lab.results import Broken, Results, this_host, today
+from plait.lab.results import Broken, Missing, Results, this_host, today
 from plait.prober.host import MOST_OTHERS, Others
 
 
@@ -17,25 +17,38 @@ def run_experiments(
     names: Iterable[str] | None = None,
     size: Size = "full",
     say: Say = lambda words: None,
-    after: Callable[[Results, Outcome | Broken], None] = lambda results, last: None,
+    after: Callable[[Results, Outcome | Broken | None], None] = lambda results, last: None,
 ) -> Results:
     """Run experiments by name, all of them where none is named. Errors: SpecError for a name that is unknown.
 
     `say` is told what is being measured; `after` gets all that was found so far, and what the last experiment found,
     each time that one has ended. An experiment that breaks does not keep the others from running: it is in
-    `Results.broken`.
+    `Results.broken`. What stops them all, an interrupt or an error of our own, goes on to the caller; where something
+    was found by then, `after` first gets that once more, with None as the last and what is missing in words.
     """
     wanted = chosen(EXPERIMENTS if names is None else names)
-    results = Results(size, today(), this_host())
-    for one in wanted:
-        say(f"{one.name}: {one.title}")
-        last = _tried(one, size, say)
-        if isinstance(last, Outcome):
-            results = replace(results, outcomes=(*results.outcomes, last))
-        else:
-            results = replace(results, broken=(*results.broken, last))
-        after(results, last)
+    to_come = tuple(Missing(one.name, "not measured yet") for one in wanted)
+    results = Results(size, today(), this_host(), missing=to_come)
+    try:
+        for one in wanted:
+            say(f"{one.name}: {one.title}")
+            last = _tried(one, size, say)
+            results = results.having(last)
+            after(results, last)
+    except BaseException as error:
+        if results.ended:
+            words = f"not measured: {_cause(error)}"
+            missing = tuple(Missing(one.experiment, words) for one in results.missing)
+            after(replace(results, missing=missing), None)
+        raise
     return results
+
+
+def _cause(error: BaseException) -> str:
+    """``interrupted``, or ``stopped by AssertionError: its words``."""
+    if isinstance(error, KeyboardInterrupt):
+        return "interrupted"
+    return f"stopped by {type(error).__name__}{': ' if str(error) else ''}{error}"
 
 
 def _tried(experiment: Experiment, size: Size, say: Say) -> Outcome | Broken:

@@ -48,7 +48,7 @@ def outcome_lines(experiment: Experiment, outcome: Outcome, width: int) -> Itera
 
 
 def ending(results: Results) -> Iterator[str]:
-    """Which figures are not within their bounds, and by how much; what broke; or that all is well."""
+    """Which figures are not within their bounds, and by how much; what broke, what is missing; or that all is well."""
     count = sum(len(one.checks) for one in results.outcomes)
     for one in results.outcomes:
         for check in one.checks:
@@ -56,6 +56,8 @@ def ending(results: Results) -> Iterator[str]:
                 yield f"not within its bound: {one.experiment}: {check_words(check)}"
     for broken in results.broken:
         yield f"{broken.experiment} broke: {broken.words}"
+    for missing in results.missing:
+        yield f"{missing.experiment} was {missing.words}"
     if results.holds:
         figures = "the one figure is within its bound" if count == 1 else f"all {count} figures are within their bounds"
         yield f"{figures}, of {len(results.outcomes)} experiment{'' if len(results.outcomes) == 1 else 's'}"
