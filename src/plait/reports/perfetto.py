@@ -3,7 +3,8 @@
 A process for each host of each timeline, a thread for each lane of each rank; a slice for every span with its parts
 inside, an arrow for every message, a counter for the memory of every rank. Slices of a thread must lie inside each
 other or apart, so that what overlaps in a lane (a link that sends while the lane has gone on) gets a thread of its own.
-Times are microseconds, whole nanoseconds, from the timeline's begin.
+Predicted exchanges stand where `reports.moments` has them, as on the page. Times are microseconds, whole nanoseconds,
+from the timeline's begin.
 
 Format: "Trace Event Format", Google, 2016 (docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU).
 """
@@ -22,10 +23,11 @@ from plait.plans.action import Action, Lane
 from plait.plans.notation import format_action
 from plait.plans.rules import partner
 from plait.reports.marks import ACTION_WORDS
+from plait.reports.moments import ASSUMED, MOST_PLACED
 from plait.reports.view import Row, View
 from plait.timeline.causes import across
 from plait.timeline.compare import parts
-from plait.timeline.span import Span
+from plait.timeline.span import Part, Span
 from plait.timeline.timeline import Timeline
 
 Event = dict[str, Any]
@@ -59,7 +61,10 @@ def trace(view: View) -> dict[str, Any]:
         }
         for one in view.timelines
     }
-    return {"traceEvents": events, "displayTimeUnit": "ms", "otherData": {"title": view.title, "totals": totals}}
+    other = {"title": view.title, "totals": totals}
+    if view.moments is not None and any(map(view.moments.of, view.predicted.spans if view.predicted else ())):
+        other["exchanges"] = ASSUMED
+    return {"traceEvents": events, "displayTimeUnit": "ms", "otherData": other}
 
 
 class _Writer:
@@ -72,6 +77,8 @@ class _Writer:
         self._process = {host: first + number for number, host in enumerate(hosts, 1)}
         self._threads = _threads(timeline.spans)
         self._causes = view.causes.get(timeline.source, ())
+        self._moments = view.moments if timeline.source == "predicted" else None
+        self._left = MOST_PLACED
 
     def events(self) -> Iterator[Event]:
         """Names first, then slices, arrows and counters."""
@@ -112,9 +119,14 @@ class _Writer:
         }
         if span.parts:
             inside = "exchange" if action.kind.lane is Lane.COMPUTE else "transfer"
-            for what, start_s, end_s in parts(span):
+            for what, start_s, end_s in self._parts(span):
                 name = inside if what == "transfer" else what
                 yield {"ph": "X", "name": name, "cat": "part", **self._times(start_s, end_s), **ids, "args": {}}
+
+    def _parts(self, span: Span) -> Sequence[Part]:
+        placed = () if self._moments is None else self._moments.placed(span)
+        self._left -= len(placed)
+        return placed if placed and self._left >= 0 else parts(span)
 
     def _args(self, index: int, span: Span) -> Event:
         action = span.action

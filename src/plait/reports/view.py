@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
 from plait.plans.layout import Layout
+from plait.reports.moments import Moments
 from plait.timeline.causes import Cause
 from plait.timeline.compare import Shares
 from plait.timeline.timeline import Timeline
@@ -83,7 +84,7 @@ class View:
     """`causes` holds those of each timeline's spans, in their order. `figures` are those of `report --json`.
 
     `facts`: name and value in words, as in ("schedule", "1f1b"). `missing`: what a whole run has and this one lacks,
-    in sentences. `plan`: the plan file's text.
+    in sentences. `plan`: the plan file's text. `moments`: of exchanges that are predicted, where layers are known.
     """
 
     title: str
@@ -101,6 +102,7 @@ class View:
     reasons: tuple[str, ...] = ()
     lost: tuple[Lost, ...] = ()
     missing: tuple[str, ...] = ()
+    moments: Moments | None = None
 
     @property
     def timelines(self) -> tuple[Timeline, ...]:

@@ -12,6 +12,7 @@ from plait.plans.training import TrainingPlan
 from plait.reports.differences import stage_lines
 from plait.reports.figures import report_json
 from plait.reports.links import link_lines
+from plait.reports.moments import make_moments
 from plait.reports.plan_in import is_training, plan_in
 from plait.reports.stands import stood_for
 from plait.reports.view import Lost, Row, View
@@ -61,6 +62,8 @@ def _view(record: RunRecord, missing: Sequence[str], why: Why | None) -> View:
         reasons=why.reasons,
         lost=why.lost,
         missing=(*missing, *damage, *_absent(record, missing), *_unequal(figures), *why.missing),
+        # without a plan a layout says nothing of layers
+        moments=None if file is None else make_moments(layout, record.model, record.rounds, predicted),
     )
 
 

@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from plait.plans.layout import Layout, Stage
 from plait.plans.notation import parse_action
+from plait.reports.moments import ASSUMED, Moments
 from plait.reports.page import write_page
 from plait.reports.page.geometry import COMPUTES
 from plait.timeline.span import Part, Span
@@ -324,6 +326,38 @@ def test_neighbours_are_told_apart(show: Open, tmp_path: Path) -> None:
             assert found == pytest.approx(wanted, abs=1e-4)
         texts = "[...plait.picture.plot.document.get_model_by_name('letters').data.text]"
         assert page.evaluate(texts) == ["0F0", "0F1", "0F2"]
+
+
+def test_predicted_exchanges_stand_where_layers_have_them(show: Open, tmp_path: Path) -> None:
+    """A forward of one layer, 6 s computing and 2 s exchanging; then 500 of 30 layers, far more than is drawn."""
+    inside = (Part("compute", 0.0, 6.0), Part("transfer", 6.0, 8.0))
+    one = Timeline("predicted", (Span(0, parse_action("0:0F0"), 0, 0.0, 8.0, 8, inside),))
+    shape = Layout({"pp": 1}, (Stage((0, 1), (0,)),))
+    view = replace(view_of(shape, one, None), moments=Moments(shape))
+    write_page(view, tmp_path / "page.html")
+    with show(tmp_path / "page.html") as page:
+        assert any(ASSUMED in words for words in page.locator("p.dim").all_inner_texts())
+        drawn = page.evaluate(
+            "(({ left, right, sort }) => [...left].map((from, i) => "
+            "[plait.data.words.sort_names[sort[i]], from, right[i]]))"
+            "(plait.picture.plot.document.get_model_by_name('drawn').data)"
+        )
+        assert [name for name, _, _ in drawn] == ["exchange", "forward", "exchange", "forward", "exchange"]
+        third = 2 / 3
+        assert [start for _, start, _ in drawn] == pytest.approx([0, third, 2 + third, 2 + 2 * third, 6 + 2 * third])
+        assert drawn[-1][2] == pytest.approx(8, abs=0.02)  # but for what tells neighbours apart
+    many, shape = decoding("predicted", 250, stages=2), Layout({"pp": 2}, (Stage((0, 30), (0,)), Stage((30, 60), (1,))))
+    write_page(replace(view_of(shape, many, None), moments=Moments(shape)), tmp_path / "many.html")
+    with show(tmp_path / "many.html") as page:
+        whole = page.evaluate(AREA)
+        assert whole["exchange"] == pytest.approx(500 * 0.1e-3, rel=0.01)
+        for factor in (1, *[0.6] * 12):
+            page.evaluate(f"plait.picture.zoom({factor}, 0.2761)")  # in a forward
+            assert 0 < page.evaluate("plait.picture.state.rectangles") <= MOST_RECTANGLES
+        near = page.evaluate(STATE)
+        area = page.evaluate(AREA)
+        assert area["exchange"] / (area["exchange"] + area["forward"]) == pytest.approx(0.1, abs=0.03)
+        assert near["end"] - near["start"] < 2e-3
 
 
 def test_more_rows_than_fit_are_moved_through(show: Open, tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from hypothesis import given
 
 from plait.plans.layout import Layout, Stage
 from plait.plans.notation import format_action, parse_action
+from plait.reports.moments import Moments
 from plait.reports.page import columns
 from plait.reports.page.columns import KINDS, SORT_NAMES, Columns, encode, join, make_columns
 from plait.timeline.causes import Cause, find_causes
@@ -77,6 +78,21 @@ def test_a_prediction_says_how_long_its_exchanges_take_not_when() -> None:
     held = make_columns(decoding("predicted", 1, stages=2), {0: 0, 1: 1})
     assert held.pieces["code"].tolist() == [2, 2]
     assert held.columns["transfer"] * 1e3 == pytest.approx([0.1, 0, 0, 0.1, 0, 0], abs=1e-6)
+
+
+def test_predicted_exchanges_have_a_pattern_that_is_held_once() -> None:
+    """Three rounds on two stages of 7 layers: one pattern a stage, since the last one has a head of 7 layers."""
+    timeline, moments = decoding("predicted", 3, stages=2), Moments(layout(2), head=7.0)
+    held = make_columns(timeline, {0: 0, 1: 1}, (), moments)
+    assert held.columns["pattern"].tolist() == [1, 1, 1] + [0] * 6 + [2, 2, 2] + [0] * 6
+    assert held.patterns["first"].tolist() == [0, 15, 30]
+    first, second = held.patterns["at"][:15], held.patterns["at"][15:]
+    assert first[:4] == pytest.approx([0, 1 / 21, 3 / 21, 4 / 21], abs=1e-6)
+    assert second == pytest.approx(first / 2, abs=1e-6)
+    assert held.columns["transfer"].sum() == pytest.approx(6 * 0.1e-3, rel=1e-6)
+    measured = make_columns(decoding("measured", 3, stages=2), {0: 0, 1: 1}, (), moments)
+    assert not measured.columns["pattern"].any()
+    assert not make_columns(timeline, {0: 0, 1: 1}).columns["pattern"].any()
 
 
 def test_a_run_that_began_at_some_time_of_its_clock_begins_at_0() -> None:

@@ -86,6 +86,10 @@ plait.addSmall = function (cells, timeline, codes, i, gap = 0) {
 plait.addWide = function (cells, timeline, codes, i, view) {
   const { start, length, transfer, wait, sort, parts, pieces } = timeline;
   const from = start[i], to = start[i] + length[i];
+  if (timeline.pattern[i] > 0) {
+    plait.addPlaced(cells, timeline, codes, i, view);
+    return;
+  }
   if (parts[i] === parts[i + 1] && transfer[i] + wait[i] > 0) {
     // the parts are not in the page, their sums are
     cells.flush();
@@ -106,6 +110,25 @@ plait.addWide = function (cells, timeline, codes, i, view) {
     const code = pieces.code[k] === 2 ? codes.wait : codes.exchange;
     if (code !== codes.wait || !view.onlyPath) cells.add(code, begin, finish, to - finish <= nothing);
     reached = Math.max(reached, finish);
+  }
+  if (to - reached > nothing) cells.add(sort[i], reached, to, true);
+};
+
+// One whose exchanges stand where its pattern has them: all as long, `at` of the computing before each.
+plait.addPlaced = function (cells, timeline, codes, i, view) {
+  const { start, length, transfer, sort, pattern, patterns } = timeline;
+  const first = patterns.first[pattern[i] - 1], count = patterns.first[pattern[i]] - first;
+  const from = start[i], to = from + length[i], nothing = length[i] * 1e-6;
+  const own = Math.max(0, length[i] - transfer[i]), each = (length[i] - own) / count;
+  let reached = from;
+  for (let k = 0; k < count; k++) {
+    const begin = from + patterns.at[first + k] * own + k * each, finish = begin + each;
+    if (begin > view.end) break;
+    if (finish >= view.start) {
+      if (begin - reached > nothing) cells.add(sort[i], reached, begin, false);
+      cells.add(codes.exchange, begin, finish, to - finish <= nothing);
+    }
+    reached = finish;
   }
   if (to - reached > nothing) cells.add(sort[i], reached, to, true);
 };

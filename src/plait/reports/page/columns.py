@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from plait.plans.action import Kind, Lane
 from plait.reports.colours import COLOURS, SORTS
+from plait.reports.moments import Moments
 from plait.timeline.causes import Cause, Why, critical_path
 from plait.timeline.compare import COMPUTE, TRANSFER, WAIT, summarise
 from plait.timeline.span import Part, Span
@@ -49,6 +50,10 @@ class Columns:
     none), epoch, bytes, seconds of its parts that transfer and wait, `cause` (a span, -1: nothing, -2: not drawn),
     `why`, `mate` (the same action in the other timeline, or -1) and `parts`, where its parts begin. `pieces`: of parts
     that are not what the action itself is, begin from the span's, length and code. `critical`: spans, first to last.
+
+    `pattern`: of a predicted span whose exchanges are placed (`reports.moments`) the number of its pattern, counted
+    from 1, else 0. `patterns`: `at` has the shares of computing before each exchange, pattern after pattern, `first`
+    where each begins and the end.
     """
 
     source: str
@@ -57,6 +62,7 @@ class Columns:
     first: Column
     columns: Mapping[str, Column]
     pieces: Mapping[str, Column]
+    patterns: Mapping[str, Column]
     critical: Column
     notes: tuple[str, ...]
 
@@ -75,8 +81,13 @@ class _Held(NamedTuple):
     span: Span
 
 
-def make_columns(timeline: Timeline, rows: Mapping[int, int], causes: Sequence[Cause] = ()) -> Columns:
-    """The columns of the spans of the ranks in `rows` (rank to row); `mate` is set by `join`."""
+def make_columns(
+    timeline: Timeline, rows: Mapping[int, int], causes: Sequence[Cause] = (), moments: Moments | None = None
+) -> Columns:
+    """The columns of the spans of the ranks in `rows` (rank to row); `mate` is set by `join`.
+
+    `moments`: of exchanges, where the timeline is predicted.
+    """
     held = [
         _Held(index, rows[span.rank], int(span.action.kind.lane is not Lane.COMPUTE), span)
         for index, span in enumerate(timeline.spans)
@@ -86,7 +97,9 @@ def make_columns(timeline: Timeline, rows: Mapping[int, int], causes: Sequence[C
     held.sort(key=lambda one: (one.row, one.band, one.span.start_s, one.span.end_s))
     origin_s = summarise(timeline).start_s
     spans = [one.span for one in held]
-    pieces, offsets, left_out = _pieces(spans, spread=timeline.source == "predicted")
+    predicted = timeline.source == "predicted"
+    pieces, offsets, left_out = _pieces(spans, spread=predicted)
+    pattern, patterns = _patterns(spans, moments if predicted else None)
     if left_out:
         notes.append(
             f"{timeline.source.capitalize()}: of {left_out:,} spans the page holds how long their parts took together, "
@@ -96,6 +109,7 @@ def make_columns(timeline: Timeline, rows: Mapping[int, int], causes: Sequence[C
     columns = {
         **_of_spans(spans, origin_s),
         "parts": np.array(offsets, dtype=np.uint32),
+        "pattern": pattern,
         **_of_causes(held, place, causes),
         "mate": np.full(len(held), _NONE, dtype=np.int32),
     }
@@ -107,6 +121,7 @@ def make_columns(timeline: Timeline, rows: Mapping[int, int], causes: Sequence[C
         _first(held, len(rows)),
         columns,
         pieces,
+        patterns,
         np.array([place[index] for index in path if index in place], dtype=np.int32),
         tuple(notes),
     )
@@ -137,6 +152,7 @@ def as_json(one: Columns) -> dict[str, Any]:
         "first": encode(one.first),
         "columns": {name: encode(column) for name, column in one.columns.items()},
         "pieces": {name: encode(column) for name, column in one.pieces.items()},
+        "patterns": {name: encode(column) for name, column in one.patterns.items()},
         "critical": encode(one.critical),
     }
 
@@ -204,7 +220,7 @@ def _pieces(spans: Iterable[Span], *, spread: bool) -> tuple[dict[str, Column], 
     """All foreign parts one after another; where each span's begin, and the end; of how many spans none are held.
 
     With `spread` exchanges are left out where nothing is waited for: a prediction says how long they take together, and
-    has them all at the end. They are drawn by their share, as in `reports.cells`.
+    has them all at the end. They are drawn by their pattern, or else by their share, as in `reports.cells`.
     """
     starts: list[float] = []
     lengths: list[float] = []
@@ -228,6 +244,17 @@ def _pieces(spans: Iterable[Span], *, spread: bool) -> tuple[dict[str, Column], 
         "code": np.array(codes, dtype=np.uint8),
     }
     return pieces, offsets, left_out
+
+
+def _patterns(spans: Sequence[Span], moments: Moments | None) -> tuple[Column, dict[str, Column]]:
+    """Each span's pattern, and all patterns once."""
+    known: dict[tuple[float, ...], int] = {(): 0}
+    of_span = [0 if moments is None else known.setdefault(moments.of(span), len(known)) for span in spans]
+    patterns = list(known)[1:]
+    return np.array(of_span, dtype=np.int32), {
+        "first": np.array(list(accumulate(map(len, patterns), initial=0)), dtype=np.uint32),
+        "at": np.array([share for pattern in patterns for share in pattern], dtype=np.float32),
+    }
 
 
 def _of_causes(held: Sequence[_Held], place: Mapping[int, int], causes: Sequence[Cause]) -> dict[str, Column]:

@@ -23,7 +23,10 @@ MAX_MEMORY_POINTS = 1_000_000
 
 
 class Drawn(NamedTuple):
-    """`notes`: what was left out, in sentences. `legend`: name, words and letters of every sort of work in it."""
+    """`notes`: what was left out, in sentences. `legend`: name, words and letters of every sort of work in it.
+
+    `spread`: predicted exchanges are drawn by their share; `placed`: they are where `reports.moments` has them.
+    """
 
     data: dict[str, Any]
     notes: tuple[str, ...]
@@ -31,6 +34,7 @@ class Drawn(NamedTuple):
     memory_ranks: tuple[int, ...]
     has_path: bool
     spread: bool
+    placed: bool
 
 
 def make_drawn(view: View) -> Drawn | None:
@@ -38,7 +42,7 @@ def make_drawn(view: View) -> Drawn | None:
     if not any(timeline.spans for timeline in view.timelines) or not view.rows:
         return None
     rows = {row.rank: at for at, row in enumerate(view.rows)}
-    held = [make_columns(one, rows, view.causes.get(one.source, ())) for one in view.timelines]
+    held = [make_columns(one, rows, view.causes.get(one.source, ()), view.moments) for one in view.timelines]
     if len(held) == 2:
         join(*held)
     memory, notes = _memory(view, [one.origin_s for one in held])
@@ -53,6 +57,7 @@ def make_drawn(view: View) -> Drawn | None:
         tuple(one["rank"] for one in memory["ranks"]),
         any(len(one.critical) for one in held),
         any(one.source == "predicted" and _has_spread(one) for one in held),
+        any(one.columns["pattern"].any() for one in held),
     )
 
 
@@ -113,7 +118,7 @@ def _theme(dark: bool) -> dict[str, Any]:
 def _has_spread(one: Columns) -> bool:
     """True where exchanges are held by how long they take alone."""
     without = np.diff(one.columns["parts"].astype(np.int64)) == 0
-    return bool((without & (one.columns["transfer"] > 0)).any())
+    return bool((without & (one.columns["transfer"] > 0) & (one.columns["pattern"] == 0)).any())
 
 
 def _legend(held: Sequence[Columns]) -> Iterator[tuple[str, str, str]]:

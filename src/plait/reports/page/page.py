@@ -16,6 +16,7 @@ from plait.errors import UsageError
 from plait.reports.change import CONVENTION
 from plait.reports.colours import COLOURS
 from plait.reports.memory_words import memory_words
+from plait.reports.moments import ASSUMED
 from plait.reports.page import palette, tables
 from plait.reports.page.drawn import make_drawn
 from plait.reports.view import View
@@ -63,6 +64,7 @@ def render_page(view: View) -> str:
         memory_words=tuple(memory_words(view, with_base=True)),
         memory_ranks=drawn.memory_ranks if drawn else (),
         spread=drawn is not None and drawn.spread,
+        placed=ASSUMED if drawn is not None and drawn.placed else "",
         has_path=drawn is not None and drawn.has_path,
     )
 
