@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from plait.prober.probe_messages import Computed, Greeting, Point, Threads, Usage
+from plait.prober.probe_messages import Computed, FoundBeside, Greeting, Point, Threads, Usage
 from plait.prober.probed import FoundDevice, FoundLink, Probed
 from plait.prober.spread import Figure
 
@@ -11,7 +11,8 @@ def _device(rank: int) -> FoundDevice:
     greeting = Greeting(rank, 0, 0, "desk", "A CPU", (0, 1), 1, 16 << 30, 8 << 30)
     flops = {"float32": Figure(50e9, 0.02), "bfloat16": Figure(100e9, 0.03)}
     read = {"float32": Figure(10e9, 0.04), "bfloat16": Figure(8e9, 0.05)}
-    return FoundDevice(greeting, Computed([Threads(1, flops, read)], Usage(20.0, 9.9, 10.0)))
+    beside = {"bfloat16": FoundBeside(Figure(2.5e-5, 0.1), Figure(0.5, 0.2), Figure(3e9, 0.3))}
+    return FoundDevice(greeting, Computed([Threads(1, flops, read)], Usage(20.0, 9.9, 10.0), beside))
 
 
 def _link(source: int, target: int) -> FoundLink:

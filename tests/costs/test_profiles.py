@@ -13,6 +13,7 @@ from plait.costs.operations import Operation
 from plait.costs.profiles import (
     DeviceRates,
     Profile,
+    beside_of,
     profile_for,
     profile_named,
     profile_names,
@@ -20,7 +21,7 @@ from plait.costs.profiles import (
     read_profile,
 )
 from plait.errors import SpecError
-from plait.spec.cluster import Device
+from plait.spec.cluster import Beside, Device
 
 PLAIN = profile_named("plain")
 A100 = Device("a", "h", 80 * 2**30, {"float16": 312e12, "float32": 19.5e12}, 2039e9, profile="a100")
@@ -86,6 +87,38 @@ def test_attention_that_stores_scores_pays_for_flops_and_bytes() -> None:
     rate = exact(attention_share=0.1, fused_attention_share=0.5, memory_share=0.5)
     assert rate.operation_s(operation, fused=False) == pytest.approx(1e9 / 1e11 + 2e9 / 5e14)
     assert rate.operation_s(operation, fused=True) == pytest.approx(1e9 / 5e11)
+
+
+def test_what_operations_take_beside() -> None:
+    """1 TFLOP/s, 1 GB/s: 5 µs an operation, 2 reads of the weights before the FLOP of many rows, norms at 0.1 GB/s."""
+    beside = Beside(5e-6, 2.0, 1e8)
+    without = DeviceRates(profile_named("measured"), 1e12, 1e9)
+    known = DeviceRates(without.profile, 1e12, 1e9, beside)
+
+    def added(one: Operation) -> float:
+        return known.operation_s(one, fused=True) - without.operation_s(one, fused=True)
+
+    norm, attention = (
+        Operation("n", "memory", 0, 0, 0, 1, 0.0, 1e6, 0.0),
+        product(64, 64, 64)._replace(kind="attention"),
+    )
+    assert added(norm) == pytest.approx(5e-6 + 1e6 * (1e-8 - 1e-9))
+    assert added(attention) == pytest.approx(5e-6)
+    assert added(product(1, 4096, 4096)) == pytest.approx(5e-6)  # read once, as ever
+    assert added(product(32, 4096, 4096)) == pytest.approx(5e-6)  # of several users: weights are laid out for that
+    many = product(10**5, 4096, 4096)  # bound by its FLOP
+    values = 10**5 * (4096 + 4096)
+    weights_s = many.moved_bytes / 1e9 * 4096**2 / (4096**2 + values)
+    assert added(many) == pytest.approx(5e-6 + 2 * weights_s)
+
+
+def test_beside_is_of_the_dtype_or_of_the_other_one_of_16_bits() -> None:
+    one = Beside(1e-5)
+    device = Device("d", "h", 1, {"bfloat16": 1.0}, 1.0, beside={"bfloat16": one})
+    assert beside_of(device, "bfloat16") == beside_of(device, "float16") == one
+    assert beside_of(device, "float32") == Beside()
+    assert rates(device, PLAIN, "float16").beside == one
+    assert profile_for(device).name == "measured"  # nobody else says what operations take beside
 
 
 def test_the_longer_of_device_and_host() -> None:

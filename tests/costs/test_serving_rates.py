@@ -12,7 +12,7 @@ from plait.costs.profiles import PLAIN, profile_named
 from plait.costs.serving import ServingModel
 from plait.costs.serving_rates import note_of, profiles_of, rates_of, speed
 from plait.costs.tensor_group import Wires
-from plait.spec.cluster import Cluster, Device, Host, Network, Wire
+from plait.spec.cluster import Beside, BesideSpread, Cluster, Device, Host, Network, Wire
 from plait.spec.model import ModelSpec, Rope
 from plait.validator.distributed_llama import SPEED, profiles, read_row
 from plait.validator.table import read_records
@@ -21,6 +21,7 @@ from plait.validator.validate import table_paths
 BARE = Device("bare", "h", 1, {"bfloat16": 1e14}, 1e12)
 READ = Operation("read", "memory", 0, 0, 0, 1, 0.0, 1e9, 0.0)
 PRODUCT = Operation("product", "matmul", 1, 8192, 8192, 1, 2.0 * 8192 * 8192, 2.0 * 8192 * 8192, 0.0)
+UNKNOWN = "what operations take beside FLOP and bytes was not measured and counts as 0 (plait probe does)"
 SPEC = ModelSpec("m", "llama", 8, 4096, 32, 8, 128, 14336, 128256, 8192, 1e-5, Rope(5e5, 128), (None,) * 8)
 
 
@@ -99,10 +100,14 @@ def test_notes() -> None:
     )
     measured = replace(BARE, profile="measured", spread={"float32": 0.02, "memory_bandwidth": 0.3})
     assert note_of([measured]) == (
-        "not calibrated for generation: the devices' figures as they were measured, ± 30% or less"
+        "not calibrated for generation: the devices' figures as they were measured, ± 30% or less; " + UNKNOWN
     )
     assert note_of([replace(measured, spread={})]) == (
-        "not calibrated for generation: the devices' figures as they were measured"
+        "not calibrated for generation: the devices' figures as they were measured; " + UNKNOWN
+    )
+    known = replace(measured, beside={"float32": Beside(2e-5, spread=BesideSpread(operation=0.4))})
+    assert note_of([known]) == (
+        "not calibrated for generation: the devices' figures as they were measured, ± 40% or less"
     )
     pi = replace(BARE, profile="raspberry-pi-5")
     words = (

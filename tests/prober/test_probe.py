@@ -12,7 +12,7 @@ import pytest
 import plait
 from plait.errors import CapacityError, PeerLost, RunError, UsageError
 from plait.prober import probe, probe_processes
-from plait.prober.probe_device import thread_counts, weight_bytes_of
+from plait.prober.probe_device import measured_bytes, thread_counts, weight_bytes_of
 from plait.prober.probe_links import LINK_BYTES
 from plait.prober.probe_mesh import require_memory
 from plait.prober.probe_processes import ProbeProcesses
@@ -106,15 +106,20 @@ def test_what_cannot_be_asked(ranks: int, emulate: str | None, seconds: float, m
 
 
 def test_memory_that_does_not_do() -> None:
-    """Four ranks: 400 MiB of process, 64 MiB of weights in each of two dtypes, 16 MiB for each of three links."""
-    each = 400 * MIB + 2 * 64 * MIB + 3 * LINK_BYTES
-    assert each == 576 * MIB
+    """Four ranks: 400 MiB of process, 64 MiB of weights in each of two dtypes, 16 MiB for each of three links.
+
+    And of layers of both widths 4, or 16 MiB and one where those are more, and one more. Each has so many numbers.
+    """
+    narrow, wide = 737_792, 2_950_144
+    layers = (16 * MIB + 8 * narrow) + 5 * 4 * wide + (16 * MIB + 4 * narrow) + 5 * 2 * wide
+    each = 400 * MIB + 2 * 64 * MIB + layers + 3 * LINK_BYTES
+    assert measured_bytes(4) == 2 * 64 * MIB + layers
     require_memory(4, 4 * each, "desk")
     with pytest.raises(CapacityError) as caught:
         require_memory(4, 4 * each - GIB, "desk")
     assert str(caught.value) == (
-        "measuring 4 ranks of desk at the same time needs 2.2 GiB of memory (576.0 MiB each), and 1.2 GiB are free: "
-        "1.0 GiB short; measure no more than 1, as in --ranks 1"
+        "measuring 4 ranks of desk at the same time needs 2.7 GiB of memory (700.8 MiB each), and 1.7 GiB are free: "
+        "1.0 GiB short; measure no more than 2, as in --ranks 2"
     )
 
 

@@ -9,10 +9,10 @@ import msgspec
 import pytest
 
 from plait.costs.serving import ServingModel
-from plait.prober.probe_messages import Computed, Greeting, Point, Threads, Usage
+from plait.prober.probe_messages import Computed, FoundBeside, Greeting, Point, Threads, Usage
 from plait.prober.probed import FoundDevice, FoundLink, Probed
 from plait.prober.spread import Figure
-from plait.spec.cluster import Device, Link, WireSpread
+from plait.spec.cluster import Beside, BesideSpread, Device, Link, WireSpread
 from plait.spec.cluster_file import cluster_from_toml
 from plait.spec.presets import model_preset
 from plait.timeline.timeline import Clock
@@ -30,7 +30,8 @@ def device(rank: int, host: int, machine: int, name: str, threads: int = 1, our_
         )
         for count in range(1, threads + 1)
     ]
-    return FoundDevice(greeting, Computed(by_threads, Usage(20.0, our_s, 10.0)))
+    beside = {"bfloat16": FoundBeside(Figure(2.5e-5, 0.1), Figure(0.5, 0.2), Figure(3e9, 0.3))}
+    return FoundDevice(greeting, Computed(by_threads, Usage(20.0, our_s, 10.0), beside))
 
 
 def link(source: int, target: int) -> FoundLink:
@@ -60,6 +61,7 @@ def test_cluster() -> None:
         "measured",
         "cpu",
         {"float32": 0.02, "bfloat16": 0.03, "memory_bandwidth": 0.05},
+        {"bfloat16": Beside(2.5e-5, 0.5, 3e9, BesideSpread(0.1, 0.2, 0.3))},
     )
     assert (other.name, other.host) == ("laptop-cpu", "laptop")
     assert TWO.cluster.links == (
@@ -75,12 +77,17 @@ def test_the_file_reads_back_equal_and_says_the_rest() -> None:
     assert lines[0].endswith(", 1970-01-01T00:00:00Z, after 12 s")
     assert lines[1:] == [
         "# each figure is a median; spread: half the way from the 10th to the 90th of a hundred, as a part of it",
-        "# flops: products of many rows; memory_bandwidth: weights read by products of one row; memory_bytes: free",
+        "# flops: further rows of products; memory_bandwidth: weights read by products of one row; memory: free",
+        "# beside: any operation; products of many rows before their FLOP, in reads of their weights; norms",
         "# latency: half a round trip, so the same both ways; bandwidth: of payload, each way by itself",
         "# desk: A CPU, 2 cores, 1 rank of 1 thread, 8.0 GiB of 16.0 GiB free",
         "# desk: 1 thread read 10 GB/s ± 4 % of float32, 8 GB/s ± 5 % of bfloat16",
+        "# desk: beside its bfloat16 FLOP and bytes an operation takes 25 µs ± 10 %, a product of many rows "
+        "0.5 reads of its weights ± 20 %; activations pass at 3 GB/s ± 30 %",
         "# laptop: A CPU, 2 cores, 1 rank of 1 thread, 8.0 GiB of 16.0 GiB free",
         "# laptop: 1 thread read 10 GB/s ± 4 % of float32, 8 GB/s ± 5 % of bfloat16",
+        "# laptop: beside its bfloat16 FLOP and bytes an operation takes 25 µs ± 10 %, a product of many rows "
+        "0.5 reads of its weights ± 20 %; activations pass at 3 GB/s ± 30 %",
         "# laptop: its clock is 1.2 ms ± 80 µs behind desk's",
         "# doubtful: other work took 25% of laptop's cores meanwhile; measure again when the machine is quiet",
     ]
@@ -125,16 +132,25 @@ def test_json_has_all_of_it() -> None:
     assert found["links"][0]["from"] == "desk-cpu"
     assert found["links"][0]["bandwidth_bytes_per_s"] == {"value": 1.17e8, "spread": 0.01}
     assert found["devices"][1]["memory_bandwidth_bytes_per_s"] == {"value": 8e9, "spread": 0.05}
+    assert found["devices"][1]["beside"] == {
+        "bfloat16": {
+            "operation_s": {"value": 2.5e-5, "spread": 0.1},
+            "weight_reads": {"value": 0.5, "spread": 0.2},
+            "activation_bandwidth_bytes_per_s": {"value": 3e9, "spread": 0.3},
+        }
+    }
     assert found["cluster"] == TWO.toml
 
 
 def test_measured_figures_are_taken_as_they_are() -> None:
-    """A layer for one row takes its bytes ÷ the memory's bandwidth, and nothing beside."""
-    spec = model_preset("llama3-8b")
-    bare = replace(TWO.cluster.devices[0], profile=None)
-    clusters = [replace(TWO.cluster, devices=(one, TWO.cluster.devices[1])) for one in (bare, TWO.cluster.devices[0])]
-    plain, measured = (
+    """A layer for one row takes its bytes ÷ the memory's bandwidth, and what its eleven operations take beside."""
+    spec, device = model_preset("llama3-8b"), TWO.cluster.devices[0]
+    without, bare = replace(device, beside={}), replace(device, beside={}, profile=None)
+    clusters = [replace(TWO.cluster, devices=(one, TWO.cluster.devices[1])) for one in (bare, without, device)]
+    plain, measured, beside = (
         ServingModel(spec, cluster, "bfloat16").layer_s("desk-cpu", 0, 1, 1, 100.0) for cluster in clusters
     )
     assert measured == pytest.approx(plain, rel=1e-6)
     assert measured == pytest.approx(218.1e6 * 2 / 8e9, rel=0.01)
+    passed = 2 * (2 * 2 * 4096 + 2 * 3 * 4096 + 2 * (4096 + 1024) + 3 * 14336)  # bytes: norms, residuals, RoPE, SiLU
+    assert beside - measured == pytest.approx(11 * 2.5e-5 + passed * (1 / 3e9 - 1 / 8e9), rel=1e-6)

@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 
 from plait.errors import SpecError
 from plait.spec.cluster import (
+    Beside,
+    BesideSpread,
     Cluster,
     Device,
     EqualMachine,
@@ -111,7 +113,82 @@ def test_one_host_needs_no_wire_between_hosts() -> None:
     assert equal_machine(one) == EqualMachine(one.devices[0], 8, 1, Network(Wire(3.4e-6, 300e9), Wire(3.4e-6, 300e9)))
 
 
+MEASURED = HOME.replace(
+    'profile = "never-heard-of"\n',
+    """profile = "measured"
+[devices.beside.float32]
+operation_us = 24
+weight_reads = 2.1
+activation_bandwidth_gb_per_s = 5
+spread = { operation = 0.1, weight_reads = 0.05 }
+[devices.beside.bfloat16]
+operation_s = 3e-5
+""",
+)
+BESIDE = "cluster has a fault:\n  devices.1.beside.float32"
 FAULTS = [
+    (
+        MEASURED,
+        "operation_us = 24",
+        "operation_us = -24",
+        f"{BESIDE}.operation_us is -24: input should be greater than or equal to 0",
+    ),
+    (
+        MEASURED,
+        "operation_us = 24",
+        'operation_us = "24 µs"',
+        f"{BESIDE}.operation_us is '24 µs': input should be a valid number, unable to parse string as a number",
+    ),
+    (
+        MEASURED,
+        "operation_us = 24",
+        "operation_us = nan",
+        f"{BESIDE}.operation_us is nan: input should be a finite number",
+    ),
+    (
+        MEASURED,
+        "weight_reads = 2.1",
+        "weight_reads = inf",
+        f"{BESIDE}.weight_reads is inf: input should be a finite number",
+    ),
+    (
+        MEASURED,
+        "activation_bandwidth_gb_per_s = 5",
+        "activation_bandwidth_gb_per_s = 0",
+        f"{BESIDE}.activation_bandwidth_gb_per_s is 0: input should be greater than 0",
+    ),
+    (
+        MEASURED,
+        "operation_us = 24",
+        "operation_us = 24\noperation_s = 1",
+        f"{BESIDE}: it needs exactly one of operation_s, operation_ms, operation_us; "
+        "given: operation_s and operation_us",
+    ),
+    (
+        MEASURED,
+        "{ operation = 0.1",
+        "{ operations = 0.1",
+        f"{BESIDE}: spread of unknown figure 'operations': did you mean 'operation'?",
+    ),
+    (
+        MEASURED,
+        "weight_reads = 2.1",
+        "weights_read = 2.1",
+        "cluster has a fault:\n  unknown key 'devices.1.beside.float32.weights_read': did you mean 'weight_reads'?",
+    ),
+    (
+        MEASURED,
+        "beside.float32",
+        "beside.float23",
+        "cluster has a fault:\n  devices.1: unknown dtype 'float23': did you mean 'float32'?",
+    ),
+    (
+        MEASURED,
+        'profile = "measured"',
+        'profile = "a100"',
+        "cluster has a fault:\n  devices.1: beside goes with measured figures alone, and profile 'a100' says what "
+        'operations take already: leave beside out, or write profile = "measured"',
+    ),
     (
         DOZENS,
         'preset = "a100-80gb"',
@@ -263,9 +340,20 @@ def test_names_among_thousands() -> None:
 figures = st.floats(min_value=1e-9, max_value=1e18)
 parts = st.floats(min_value=1e-6, max_value=3)
 spreads = st.one_of(st.just(WireSpread()), st.builds(WireSpread, parts, parts), parts.map(WireSpread))
+some_beside = st.builds(
+    Beside, figures, figures, st.one_of(st.none(), figures), st.builds(BesideSpread, parts, parts, parts)
+)
 devices = st.builds(
-    lambda memory, flops, bandwidth, profile, kind, spread: Device(
-        "", "", memory, flops, bandwidth, profile, kind, dict.fromkeys((*flops, "memory_bandwidth"), spread or 0)
+    lambda memory, flops, bandwidth, profile, kind, spread, beside: Device(
+        "",
+        "",
+        memory,
+        flops,
+        bandwidth,
+        "measured" if beside else profile,
+        kind,
+        dict.fromkeys((*flops, "memory_bandwidth"), spread or 0),
+        beside,
     ),
     st.integers(1, 2**50),
     st.dictionaries(st.sampled_from(["float32", "bfloat16", "float8"]), figures, min_size=1),
@@ -273,6 +361,7 @@ devices = st.builds(
     st.sampled_from([None, "a100", "raspberry-pi-5"]),
     st.sampled_from(["cpu", "cuda", "mps"]),
     st.one_of(st.none(), parts),
+    st.dictionaries(st.sampled_from(["float32", "bfloat16"]), some_beside),
 )
 
 
@@ -322,6 +411,33 @@ def test_the_weakest_machine_has_the_largest_spread() -> None:
     weakest = weakest_machine(both)
     assert weakest is not None
     assert dict(weakest.device.spread) == {"float32": 0.3}
+
+
+def test_the_weakest_machine_takes_most_beside() -> None:
+    one = Beside(2e-5, 0.5, 3e9, BesideSpread(0.1, 0.2, 0.3))
+    other = Beside(1e-5, 2.0, None, BesideSpread(0.2, 0.1, 0.0))
+    first = Device("a", "h", 1, {"float32": 2.0}, 1.0, beside={"float32": one})
+    both = Cluster((Host("h"),), (first, replace(first, name="b", beside={"float32": other})), (), ONE_WIRE)
+    weakest = weakest_machine(both)
+    assert weakest is not None
+    assert dict(weakest.device.beside) == {"float32": Beside(2e-5, 2.0, 3e9, BesideSpread(0.2, 0.2, 0.3))}
+
+
+def test_what_operations_take_beside() -> None:
+    """In any unit; a figure that is absent is 0, and so is all of it in a file that says nothing."""
+    made = cluster(MEASURED)
+    assert dict(made.device("cpu").beside) == {
+        "float32": Beside(2.4e-5, 2.1, 5e9, BesideSpread(0.1, 0.05, 0.0)),
+        "bfloat16": Beside(operation_s=3e-5),
+    }
+    assert dict(cluster(HOME).device("cpu").beside) == {}
+
+
+def test_a_difference_in_what_operations_take_is_seen() -> None:
+    pair = tuple(Device(name, "h", 1, {"float32": 1.0}, 1.0) for name in "ab")
+    slower = replace(pair[1], beside={"float32": Beside(1e-5)})
+    assert equal_machine(Cluster((Host("h"),), pair, (), ONE_WIRE)) is not None
+    assert equal_machine(Cluster((Host("h"),), (pair[0], slower), (), ONE_WIRE)) is None
 
 
 ONE_WIRE = Network(Wire(1.0, 1.0), Wire(1.0, 1.0))

@@ -11,18 +11,21 @@ the host that starts one operation after another.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from importlib.resources import files
 from math import ceil
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TypeVar
 
 from plait.costs.operations import Operation
 from plait.errors import SpecError, nearest
-from plait.spec.cluster import Device
+from plait.spec.cluster import NOTHING_BESIDE, Beside, Device
 from plait.spec.tables import read_toml
+
+T = TypeVar("T")
 
 PLAIN = "plain"
 """The profile of a device that none is named for, or one never heard of."""
@@ -31,6 +34,9 @@ MEASURED = "measured"
 """The profile of a device whose figures are of real work already (`plait probe`): it takes them as they are."""
 
 _FOLDER = "profile_data"
+
+_FEW_ROWS = 32
+"""Of several users' tokens: weights are laid out for them, and as many rows take no more than the weights' bytes do."""
 
 _POSITIVE = (
     "matrix_share", "tile_rows", "tile_columns", "units", "attention_share", "fused_attention_share", "memory_share",
@@ -125,25 +131,39 @@ class Profile:
 
 @dataclass(frozen=True, slots=True)
 class DeviceRates:
-    """A profile on one device: seconds of operations. `flops` of the dtype that is computed in."""
+    """A profile on one device: seconds of operations. `flops` and `beside` of the dtype that is computed in."""
 
     profile: Profile
     flops: float
     bandwidth: float
+    beside: Beside = NOTHING_BESIDE
 
     def operation_s(self, operation: Operation, *, fused: bool) -> float:
         """Seconds on the device, its host's apart."""
         profile = self.profile
         moved = operation.moved_bytes / (self.bandwidth * profile.memory_share)
         if operation.kind == "matmul":
-            seconds = max(self._product_s(operation), moved)
+            seconds = max(self._product_s(operation) + self._begun_s(operation, moved), moved)
         elif operation.kind == "attention" and fused:
             seconds = max(operation.flops / (self.flops * profile.fused_attention_share), moved)
         elif operation.kind == "attention":
             seconds = operation.flops / (self.flops * profile.attention_share) + moved
         else:
-            seconds = moved
-        return seconds + profile.operation_s
+            seconds = operation.moved_bytes / (self.beside.activation_bandwidth or math.inf)
+            seconds = max(seconds, moved)
+        return seconds + profile.operation_s + self.beside.operation_s
+
+    def _begun_s(self, operation: Operation, moved_s: float) -> float:
+        """What a product of many rows takes before its FLOP: its weights are read and laid out."""
+        if not self.beside.weight_reads or operation.rows <= _FEW_ROWS:
+            return 0.0
+        weights = operation.columns * operation.inner
+        return (
+            self.beside.weight_reads
+            * moved_s
+            * weights
+            / (weights + operation.rows * (operation.columns + operation.inner))
+        )
 
     def _product_s(self, operation: Operation) -> float:
         profile = self.profile
@@ -179,18 +199,32 @@ def profile_named(name: str) -> Profile:
 
 
 def profile_for(device: Device) -> Profile:
-    """The device's profile, or the plain one where it has none or one never heard of."""
+    """The device's profile, or the plain one where it has none or one never heard of.
+
+    One that says what its operations take beside, and names none, was measured.
+    """
+    if device.profile is None and device.beside:
+        return profile_named(MEASURED)
     return profile_named(device.profile if device.profile in profile_names() else PLAIN)
 
 
 def rates(device: Device, profile: Profile, dtype: str) -> DeviceRates:
     """The profile on a device. Errors: SpecError where its FLOP/s in this dtype are not known."""
-    flops = device.flops.get(dtype)
-    if flops is None and dtype in ("bfloat16", "float16"):
-        flops = device.flops.get("float16" if dtype == "bfloat16" else "bfloat16")
+    flops = _of_dtype(device.flops, dtype)
     if flops is None:
         raise SpecError(f"device {device.name!r} has no FLOP/s for {dtype}; {nearest(dtype, device.flops)}")
-    return DeviceRates(profile, flops, device.memory_bandwidth)
+    return DeviceRates(profile, flops, device.memory_bandwidth, beside_of(device, dtype))
+
+
+def beside_of(device: Device, dtype: str) -> Beside:
+    """What the device's operations take beside in this dtype, or in the other one of 16 bits; else nothing."""
+    return _of_dtype(device.beside, dtype) or NOTHING_BESIDE
+
+
+def _of_dtype(given: Mapping[str, T], dtype: str) -> T | None:
+    """Of the dtype, or of the other one of 16 bits."""
+    others = {"bfloat16": "float16", "float16": "bfloat16"}
+    return given.get(dtype, given.get(others.get(dtype, dtype)))
 
 
 def read_profile(path: Path) -> Profile:

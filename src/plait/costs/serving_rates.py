@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from math import ceil
 
 from plait.costs.operations import Operation
-from plait.costs.profiles import MEASURED, PLAIN, DeviceRates, Profile, profile_named, profile_names
+from plait.costs.profiles import MEASURED, PLAIN, DeviceRates, Profile, beside_of, profile_named, profile_names
 from plait.spec.cluster import Device
 
 _LEAST_TILE = 16
@@ -26,7 +26,7 @@ class Rates:
         if device.profile is not None and self.profile is None:
             plain = profile_named(PLAIN)
             flops, bandwidth = flops * plain.matrix_share, bandwidth * plain.memory_share
-        self.flops, self.bandwidth = flops, bandwidth
+        self.flops, self.bandwidth, self.beside = flops, bandwidth, beside_of(device, dtype)
         self._through: dict[int, DeviceRates] = {}
 
     @property
@@ -47,7 +47,7 @@ class Rates:
         tiles = min(self.profile.tile_rows, max(1, ceil(operation.rows / _LEAST_TILE)) * _LEAST_TILE)
         if tiles not in self._through:
             narrowed = self.profile.changed(tile_rows=tiles)
-            self._through[int(tiles)] = DeviceRates(narrowed, self.flops, self.bandwidth)
+            self._through[int(tiles)] = DeviceRates(narrowed, self.flops, self.bandwidth, self.beside)
         return self._through[int(tiles)]
 
 
@@ -60,7 +60,14 @@ def profiles_of(devices: Sequence[Device]) -> Profiles:
     names = dict.fromkeys(device.profile for device in devices)
     there = set(profile_names()) - {PLAIN}
     known = {name: profile_named(name) for name in names if name is not None and name in there}
-    return {device.name: known.get(device.profile or "") for device in devices}
+    if any(device.profile is None and device.beside for device in devices):
+        known[MEASURED] = profile_named(MEASURED)
+    return {device.name: known.get(_profile_name(device)) for device in devices}
+
+
+def _profile_name(device: Device) -> str:
+    """One that says what its operations take beside, and names none, was measured."""
+    return device.profile or (MEASURED if device.beside else "")
 
 
 def rates_of(devices: Sequence[Device], dtype: str, profiles: Profiles) -> dict[str, Rates]:
@@ -68,7 +75,7 @@ def rates_of(devices: Sequence[Device], dtype: str, profiles: Profiles) -> dict[
     found: dict[object, Rates] = {}
     result = {}
     for device in devices:
-        key = tuple(device.flops.items()), device.memory_bandwidth, device.profile
+        key = tuple(device.flops.items()), device.memory_bandwidth, device.profile, tuple(device.beside.items())
         if key not in found:
             found[key] = Rates(device, dtype, profiles[device.name])
         result[device.name] = found[key]
@@ -99,9 +106,15 @@ def note_of(devices: Sequence[Device]) -> str:
 
 
 def _measured_note(devices: Sequence[Device]) -> str:
-    """With the largest spread of all measured figures."""
-    most = max((part for device in devices if device.profile == MEASURED for part in device.spread.values()), default=0)
-    return "the devices' figures as they were measured" + (f", ± {most:.0%} or less" if most else "")
+    """With the largest spread of all measured figures; where nothing is known beside them, that."""
+    measured = [device for device in devices if device.profile == MEASURED]
+    spreads = [part for device in measured for part in device.spread.values()]
+    spreads += [part for device in measured for one in device.beside.values() for part in one.spread]
+    most = max(spreads, default=0)
+    words = "the devices' figures as they were measured" + (f", ± {most:.0%} or less" if most else "")
+    if all(device.beside for device in measured):
+        return words
+    return f"{words}; what operations take beside FLOP and bytes was not measured and counts as 0 (plait probe does)"
 
 
 def _note(name: str | None) -> str:

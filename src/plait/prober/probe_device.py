@@ -3,7 +3,8 @@
 As ranks use it, not as a data sheet says it:
 
     memory bandwidth    products of one row with matrices that no cache holds, as in decoding: bytes of weights a second
-    FLOP/s              products of many rows with the same matrices, as in prefill: 2 · rows · in · out each
+    FLOP/s              products of 32 and of 256 rows with the same matrices, as in prefill: what a further row takes
+    beside              what operations take beside those (`prober.beside`): layers, one row and a prompt's rows
 
 Rounds go over all of them in turn, so that what else the machine does meets all; the ranks of a mesh measure at the
 same moments, as they will compute.
@@ -11,6 +12,7 @@ same moments, as they will compute.
 
 from __future__ import annotations
 
+import statistics
 import time
 from collections.abc import Sequence
 
@@ -19,12 +21,14 @@ import torch
 from plait.comm.contract import Endpoint, Group
 from plait.nn.dtypes import TORCH_DTYPES
 from plait.nn.linear import Linear, make_linear, packs
+from plait.prober.beside import FEW_ROWS, MANY_ROWS, Layers, Products, found_beside, medians
 from plait.prober.host import busy_s, our_s
-from plait.prober.probe_messages import Compute, Computed, Threads, Usage
-from plait.prober.spread import figure
+from plait.prober.probe_layers import Stacks, stacks_bytes
+from plait.prober.probe_messages import Compute, Computed, FoundBeside, Threads, Usage
+from plait.prober.spread import Figure, figure, figure_about
 
 DTYPES = ("float32", "bfloat16")
-_SIDE, _ROWS = 2048, 256
+_SIDE = 2048
 _SAMPLE_S = 0.04
 _LEAST_ROUNDS, _MOST_ROUNDS = 5, 60
 
@@ -35,6 +39,17 @@ def weight_bytes_of(ranks: int) -> int:
 
 
 _WEIGHT_BYTES, _LEAST_WEIGHT_BYTES = 1 << 28, 1 << 26
+_STACK_PART = 4
+"""Layers of each width have a quarter of the matrices' bytes: two widths, and all are read in turn."""
+
+
+def measured_bytes(ranks: int) -> int:
+    """What each rank of a machine needs for all weights that it measures with."""
+    weight_bytes = weight_bytes_of(ranks)
+    layers = [stacks_bytes(weight_bytes // _STACK_PART, TORCH_DTYPES[dtype].itemsize) for dtype in DTYPES]
+    return len(DTYPES) * weight_bytes + sum(layers)
+
+
 PROCESS_BYTES = 400 << 20
 """A process with torch in it."""
 
@@ -42,8 +57,8 @@ PROCESS_BYTES = 400 << 20
 def probe_device(endpoint: Endpoint, order: Compute, threads: int, cores: Sequence[int]) -> Computed:
     """Measure this rank's device, on a machine with these cores. All ranks call it at the same time."""
     began = busy_s(cores), our_s(), time.monotonic()
-    device = _Device(endpoint, order.weight_bytes, thread_counts(threads))
     with torch.inference_mode():
+        device = _Device(endpoint, order.weight_bytes, thread_counts(threads))
         begin_s = time.perf_counter()
         device.round()
         taken_s = time.perf_counter() - begin_s
@@ -52,7 +67,7 @@ def probe_device(endpoint: Endpoint, order: Compute, threads: int, cores: Sequen
             device.round()
     torch.set_num_threads(threads)
     usage = Usage(busy_s(cores) - began[0], our_s() - began[1], time.monotonic() - began[2])
-    return Computed(device.found(), usage)
+    return Computed(device.found(), usage, device.beside())
 
 
 def thread_counts(most: int) -> list[int]:
@@ -67,51 +82,85 @@ def _agreed(endpoint: Endpoint, rounds: float) -> int:
 
 
 class _Device:
-    """The matrices, and what was found so far: samples by threads and dtype."""
+    """The matrices and layers, and what was found so far: samples by threads and dtype."""
 
     def __init__(self, endpoint: Endpoint, weight_bytes: int, counts: Sequence[int]) -> None:
         self._endpoint, self._all, self._counts = endpoint, Group(tuple(range(endpoint.size))), counts
         self._weights = {dtype: _weights(TORCH_DTYPES[dtype], weight_bytes) for dtype in DTYPES}
         self._one = {dtype: torch.ones(1, _SIDE, dtype=TORCH_DTYPES[dtype]) for dtype in DTYPES}
-        self._many = {dtype: torch.ones(_ROWS, _SIDE, dtype=TORCH_DTYPES[dtype]) for dtype in DTYPES}
+        self._few = {dtype: torch.ones(FEW_ROWS, _SIDE, dtype=TORCH_DTYPES[dtype]) for dtype in DTYPES}
+        self._many = {dtype: torch.ones(MANY_ROWS, _SIDE, dtype=TORCH_DTYPES[dtype]) for dtype in DTYPES}
+        self._stacks = {dtype: Stacks(TORCH_DTYPES[dtype], weight_bytes // _STACK_PART) for dtype in DTYPES}
         self.forget()
 
     def forget(self) -> None:
         """Begin anew."""
-        self._reads: dict[tuple[int, str], list[float]] = {}
-        self._flops: dict[tuple[int, str], list[float]] = {}
+        self._products: dict[tuple[int, str], list[Products]] = {}
+        self._layers: dict[str, list[Layers]] = {}
 
     def round(self) -> None:
         """One sample of everything."""
         for threads in self._counts:
             torch.set_num_threads(threads)
             for dtype in DTYPES:
-                item_bytes = TORCH_DTYPES[dtype].itemsize
-                read = self._products_per_s(self._weights[dtype], self._one[dtype]) * _SIDE * _SIDE * item_bytes
-                done = self._products_per_s(self._weights[dtype], self._many[dtype]) * 2 * _ROWS * _SIDE * _SIDE
-                self._reads.setdefault((threads, dtype), []).append(read)
-                self._flops.setdefault((threads, dtype), []).append(done)
+                self._products.setdefault((threads, dtype), []).append(self._products_s(dtype))
+                if threads == self._counts[-1]:
+                    self._layers.setdefault(dtype, []).append(self._layers_s(dtype))
 
     def found(self) -> list[Threads]:
         """Medians and spreads."""
         return [
             Threads(
                 threads,
-                {dtype: figure(self._flops[threads, dtype]) for dtype in DTYPES},
-                {dtype: figure(self._reads[threads, dtype]) for dtype in DTYPES},
+                {dtype: self._flops(threads, dtype) for dtype in DTYPES},
+                {dtype: figure(self._reads(threads, dtype)) for dtype in DTYPES},
             )
             for threads in self._counts
         ]
 
-    def _products_per_s(self, weights: Sequence[Linear], rows: torch.Tensor) -> float:
-        """Products a second, one matrix after the other, while the other ranks do the same."""
+    def beside(self) -> dict[str, FoundBeside]:
+        """What operations take beside, with all threads: medians and spreads."""
+        return {
+            dtype: found_beside(self._products[self._counts[-1], dtype], layers, TORCH_DTYPES[dtype].itemsize)
+            for dtype, layers in self._layers.items()
+        }
+
+    def _flops(self, threads: int, dtype: str) -> Figure:
+        products = self._products[threads, dtype]
+        return figure_about(medians(products).flops, [one.flops for one in products])
+
+    def _reads(self, threads: int, dtype: str) -> list[float]:
+        """Bytes/s of weights."""
+        weight_bytes = _SIDE * _SIDE * TORCH_DTYPES[dtype].itemsize
+        return [weight_bytes / one.one_s for one in self._products[threads, dtype]]
+
+    def _products_s(self, dtype: str) -> Products:
+        """Products of one row, of few and of many."""
+        weights = self._weights[dtype]
+        return Products(
+            _SIDE * _SIDE,
+            *(self._product_s(weights, rows[dtype]) for rows in (self._one, self._few, self._many)),
+        )
+
+    def _layers_s(self, dtype: str) -> Layers:
+        """Layers of both widths, while the other ranks do the same."""
+        taken = []
+        stacks = self._stacks[dtype]
+        for measure in (stacks.small_s, stacks.large_s, stacks.prompt_s):
+            self._endpoint.barrier(self._all)
+            taken.append(measure(_SAMPLE_S))
+        return Layers(*taken)
+
+    def _product_s(self, weights: Sequence[Linear], rows: torch.Tensor) -> float:
+        """Seconds of a product, one matrix after the other, while the other ranks do the same."""
         weights[-1](rows)  # wakes the threads
         self._endpoint.barrier(self._all)
-        count, begin_s = 0, time.perf_counter()
-        while not count or time.perf_counter() - begin_s < _SAMPLE_S:
-            weights[count % len(weights)](rows)
-            count += 1
-        return count / (time.perf_counter() - begin_s)
+        taken, begin_s = list[float](), time.perf_counter()
+        while not taken or time.perf_counter() - begin_s < _SAMPLE_S:
+            matrix, start_s = weights[len(taken) % len(weights)], time.perf_counter()
+            matrix(rows)
+            taken.append(time.perf_counter() - start_s)
+        return statistics.median(taken)  # of a mean, one interruption by others makes most
 
 
 def _weights(dtype: torch.dtype, weight_bytes: int) -> list[Linear]:

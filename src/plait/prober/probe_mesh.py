@@ -14,7 +14,7 @@ import msgspec
 
 from plait.comm.contract import Endpoint
 from plait.errors import CapacityError, RunError
-from plait.prober.probe_device import DTYPES, PROCESS_BYTES, probe_device, weight_bytes_of
+from plait.prober.probe_device import PROCESS_BYTES, measured_bytes, probe_device, weight_bytes_of
 from plait.prober.probe_links import LINK_BYTES, probe_pair
 from plait.prober.probe_messages import (
     Answer,
@@ -183,4 +183,4 @@ def _fitting(free_bytes: int) -> int:
 
 def _rank_bytes(ranks: int) -> int:
     """Of each of so many ranks of a machine."""
-    return PROCESS_BYTES + len(DTYPES) * weight_bytes_of(ranks) + (ranks - 1) * LINK_BYTES
+    return PROCESS_BYTES + measured_bytes(ranks) + (ranks - 1) * LINK_BYTES

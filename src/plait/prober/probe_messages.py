@@ -62,11 +62,20 @@ class Threads(msgspec.Struct, frozen=True):
     read_bytes_per_s: dict[str, Figure]
 
 
+class FoundBeside(msgspec.Struct, frozen=True):
+    """What operations take beside their FLOP and bytes (`spec.cluster.Beside`)."""
+
+    operation_s: Figure
+    weight_reads: Figure
+    activation_bytes_per_s: Figure
+
+
 class Computed(msgspec.Struct, tag="computed", frozen=True):
-    """A rank's device, for ascending numbers of threads up to the rank's own."""
+    """A rank's device, for ascending numbers of threads up to the rank's own; and `beside` for each dtype, with all."""
 
     by_threads: list[Threads]
     usage: Usage
+    beside: dict[str, FoundBeside]
 
 
 class Pair(msgspec.Struct, tag="pair", frozen=True):

@@ -13,9 +13,9 @@ from typing import Any
 
 from plait.costs.profiles import MEASURED
 from plait.prober.host import MOST_OTHERS
-from plait.prober.probe_messages import Computed, Greeting, Point, Threads
+from plait.prober.probe_messages import Computed, FoundBeside, Greeting, Point, Threads
 from plait.prober.spread import Figure
-from plait.spec.cluster import Cluster, Device, Host, Link, WireSpread
+from plait.spec.cluster import Beside, BesideSpread, Cluster, Device, Host, Link, WireSpread
 from plait.spec.cluster_file import cluster_to_toml
 from plait.spec.figures import MEMORY_BANDWIDTH
 from plait.timeline.timeline import Clock
@@ -128,6 +128,7 @@ class Probed:
             read.value,
             MEASURED,
             spread={**{dtype: figure.spread for dtype, figure in flops.items()}, MEMORY_BANDWIDTH: read.spread},
+            beside={dtype: _beside(found) for dtype, found in one.computed.beside.items()},
         )
 
     @property
@@ -146,7 +147,8 @@ class Probed:
         lines = [
             f"written by plait probe {metadata.version('plait')}, {when}, after {self.elapsed_s:.0f} s",
             "each figure is a median; spread: half the way from the 10th to the 90th of a hundred, as a part of it",
-            "flops: products of many rows; memory_bandwidth: weights read by products of one row; memory_bytes: free",
+            "flops: further rows of products; memory_bandwidth: weights read by products of one row; memory: free",
+            "beside: any operation; products of many rows before their FLOP, in reads of their weights; norms",
         ]
         return [*lines, *self._link_words()]
 
@@ -168,6 +170,7 @@ class Probed:
             lines.append(f"{name}: {first.cpu}, {_plural(len(first.cores), 'core')}, {threads}, {memory}")
             by_threads = ranks[0].computed.by_threads
             lines += [f"{name}: {_plural(one.threads, 'thread')} read {_rates(one)}" for one in by_threads]
+            lines += _beside_words(name, ranks[0].computed.beside)
             if host in self.clocks:
                 lines.append(f"{name}: its clock is {clock_words(self.clocks[host])} {self._reference}'s")
         return lines
@@ -255,9 +258,30 @@ def _plural(count: int, what: str) -> str:
 
 def _rates(one: Threads) -> str:
     return ", ".join(
-        f"{format_rate(rate.value)} ± {rate.spread * 100:.2g} % of {dtype}"
-        for dtype, rate in one.read_bytes_per_s.items()
+        f"{format_rate(rate.value)} ± {_percent(rate)} of {dtype}" for dtype, rate in one.read_bytes_per_s.items()
     )
+
+
+def _beside(found: FoundBeside) -> Beside:
+    operation, reads, rate = found.operation_s, found.weight_reads, found.activation_bytes_per_s
+    spread = BesideSpread(operation.spread, reads.spread, rate.spread)
+    return Beside(operation.value, reads.value, rate.value, spread)
+
+
+def _beside_words(name: str, beside: Mapping[str, FoundBeside]) -> list[str]:
+    """A line for each dtype."""
+    return [
+        f"{name}: beside its {dtype} FLOP and bytes an operation takes {format_seconds(one.operation_s.value)} "
+        f"± {_percent(one.operation_s)}, a product of many rows {one.weight_reads.value:.2g} reads of its weights "
+        f"± {_percent(one.weight_reads)}; activations pass at {format_rate(one.activation_bytes_per_s.value)} "
+        f"± {_percent(one.activation_bytes_per_s)}"
+        for dtype, one in beside.items()
+    ]
+
+
+def _percent(one: Figure) -> str:
+    part = one.spread * 100
+    return f"{part:.0f} %" if part >= 10 else f"{part:.2g} %"
 
 
 def _device_json(one: FoundDevice) -> Mapping[str, Any]:
@@ -271,6 +295,14 @@ def _device_json(one: FoundDevice) -> Mapping[str, Any]:
         "free_bytes": rank.free_bytes,
         "flops": {dtype: _figure_json(figure) for dtype, figure in one.most.flops.items()},
         "memory_bandwidth_bytes_per_s": _figure_json(one.read),
+        "beside": {
+            dtype: {
+                "operation_s": _figure_json(found.operation_s),
+                "weight_reads": _figure_json(found.weight_reads),
+                "activation_bandwidth_bytes_per_s": _figure_json(found.activation_bytes_per_s),
+            }
+            for dtype, found in one.computed.beside.items()
+        },
         "by_threads": [
             {
                 "threads": each.threads,

@@ -30,10 +30,16 @@ class Figure(msgspec.Struct, frozen=True):
 
 def figure(samples: Sequence[float]) -> Figure:
     """Of at least one sample above 0. Four digits of the median, three of the spread."""
-    median = statistics.median(samples)
+    return figure_about(statistics.median(samples), samples)
+
+
+def figure_about(value: float, samples: Sequence[float]) -> Figure:
+    """`value`, which was found from medians of what goes into it; the samples, each found from one of each, say how
+    far it varied. Digits as in `figure`.
+    """
     ordered = sorted(samples)
     half = (_at(ordered, _HIGH) - _at(ordered, _LOW)) / 2
-    return Figure(rounded(median), max(LEAST_SPREAD, rounded(half / median, 3)))
+    return Figure(rounded(value), max(LEAST_SPREAD, rounded(half / value, 3)))
 
 
 def rounded(value: float, digits: int = _DIGITS) -> float:

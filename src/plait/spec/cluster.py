@@ -35,6 +35,31 @@ class WireSpread(NamedTuple):
 NO_SPREAD = WireSpread()
 
 
+class BesideSpread(NamedTuple):
+    """By which part of itself each figure of a `Beside` varied where it was measured; 0: not known."""
+
+    operation: float = 0.0
+    weight_reads: float = 0.0
+    activation_bandwidth: float = 0.0
+
+
+class Beside(NamedTuple):
+    """What a device's operations take in a dtype that FLOP/s and memory bandwidth do not say.
+
+    `operation_s`: of every operation. `weight_reads`: what a product of many rows takes before its FLOP, in reads of
+    its weights. `activation_bandwidth` (bytes/s): at which norms, rotations and activation functions pass what they
+    read and write; None: at the memory's.
+    """
+
+    operation_s: float = 0.0
+    weight_reads: float = 0.0
+    activation_bandwidth: float | None = None
+    spread: BesideSpread = BesideSpread()
+
+
+NOTHING_BESIDE = Beside()
+
+
 @dataclass(frozen=True, slots=True)
 class Device:
     """`flops` in FLOP/s of the device, for each dtype; `memory_bandwidth` in bytes/s.
@@ -42,7 +67,8 @@ class Device:
     `profile` names the efficiency curves (costs.profiles) that say how much of those figures real work reaches; without
     one, or with a name never heard of, the figures are taken through a plain default and marked "not calibrated".
     `kind` is what torch calls the sort of device: cpu, cuda, mps. `spread`: by which part of itself a figure varied
-    where it was measured (`prober.spread`), under the dtypes of `flops` and ``memory_bandwidth``.
+    where it was measured (`prober.spread`), under the dtypes of `flops` and ``memory_bandwidth``. `beside`: what a
+    probe measured beside those figures, for each dtype; 0 where it says nothing.
     """
 
     name: str
@@ -53,10 +79,12 @@ class Device:
     profile: str | None = None
     kind: str = "cpu"
     spread: Mapping[str, float] = field(default_factory=dict)
+    beside: Mapping[str, Beside] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "flops", MappingProxyType(dict(self.flops)))
         object.__setattr__(self, "spread", MappingProxyType(dict(self.spread)))
+        object.__setattr__(self, "beside", MappingProxyType(dict(self.beside)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,7 +214,7 @@ def equal_machine(cluster: Cluster) -> EqualMachine | None:
 
 
 def _figures(device: Device) -> tuple[object, ...]:
-    return device.memory_bytes, device.flops, device.memory_bandwidth, device.profile, device.kind
+    return device.memory_bytes, device.flops, device.memory_bandwidth, device.profile, device.kind, device.beside
 
 
 def _equal_network(cluster: Cluster, devices_per_host: int) -> Network | None:

@@ -38,6 +38,14 @@ Where figures were measured (`plait probe`) their spread may stand beside them, 
 
     spread = { float32 = 0.02, memory_bandwidth = 0.03 }       # of a device
     spread = { latency = 0.1, bandwidth = 0.02 }               # of a link
+
+and so may what a device's operations take beside them, for each dtype (decision 0028); without it that is 0:
+
+    [devices.beside.float32]
+    operation_us = 24                  # every operation; or operation_s, operation_ms
+    weight_reads = 2.1                 # a product of many rows before its FLOP, in reads of its weights
+    activation_bandwidth_gb_per_s = 5  # norms and the like; or activation_bandwidth_bytes_per_s
+    spread = { operation = 0.1, weight_reads = 0.05, activation_bandwidth = 0.1 }
 """
 
 from __future__ import annotations
@@ -52,7 +60,7 @@ import tomli_w
 from pydantic import ConfigDict, Field, model_validator
 
 from plait.errors import SpecError
-from plait.spec.cluster import Cluster, Device, Host, Link, Network, Wire
+from plait.spec.cluster import Beside, Cluster, Device, Host, Link, Network, Wire
 from plait.spec.figures import DeviceFigures, Name, NetworkWireFigures, WireFigures
 from plait.spec.preset_files import device_figures, wire_figures
 from plait.spec.tables import Table, read_toml, validated
@@ -61,6 +69,9 @@ _Count = Annotated[int, Field(ge=1, le=1_000_000)]
 
 PLAIN_PROFILE = "plain"
 """The profile (`costs.profiles`) of a device preset that names none: shares of its data sheet, not calibrated."""
+
+MEASURED_PROFILE = "measured"
+"""The profile of a device whose figures `plait probe` measured."""
 
 
 class _Device(DeviceFigures):
@@ -71,8 +82,17 @@ class _Device(DeviceFigures):
     @model_validator(mode="after")
     def _has_figures(self) -> _Device:
         self.require_figures(all_needed=self.preset is None)
-        self.base()
+        self._require_measured()
         return self
+
+    def _require_measured(self) -> None:
+        """Errors: ValueError where a profile says already what operations take beside."""
+        profile = self.profile or self.base().profile or self._usual_profile
+        if self.beside and profile not in (None, MEASURED_PROFILE):
+            raise ValueError(
+                f"beside goes with measured figures alone, and profile {profile!r} says what operations take already: "
+                f'leave beside out, or write profile = "{MEASURED_PROFILE}"'
+            )
 
     def base(self) -> DeviceFigures:
         """The preset's figures. Errors: SpecError, for a preset never heard of."""
@@ -87,7 +107,8 @@ class _Device(DeviceFigures):
         speeds = {**base.speeds, **self.speeds}
         kind = self.kind or base.kind or "cpu"
         profile = self.profile or base.profile or self._usual_profile
-        return Device(name, host, memory, speeds, bandwidth, profile, kind, self.spread or {})
+        beside = {dtype: one.beside for dtype, one in (self.beside or {}).items()}
+        return Device(name, host, memory, speeds, bandwidth, profile, kind, self.spread or {}, beside)
 
     @property
     def _usual_profile(self) -> str | None:
@@ -113,7 +134,7 @@ class _HostTable(_Device):
     @model_validator(mode="after")
     def _has_figures(self) -> _HostTable:
         self.require_figures(all_needed=self.devices is not None and self.preset is None)
-        self.base()
+        self._require_measured()
         if self.devices is None and (self.speeds or self.memory or self.preset):
             raise ValueError("it has a device's figures, so it needs devices = 1, or how many there are")
         return self
@@ -286,7 +307,17 @@ def _figures(device: Device) -> dict[str, Any]:
         values["profile"] = device.profile
     if device.spread:
         values["spread"] = dict(device.spread)
+    if device.beside:
+        values["beside"] = {dtype: _beside_figures(one) for dtype, one in device.beside.items()}
     return values if device.kind == "cpu" else {**values, "kind": device.kind}
+
+
+def _beside_figures(one: Beside) -> dict[str, Any]:
+    values: dict[str, Any] = {"operation_s": one.operation_s, "weight_reads": one.weight_reads}
+    if one.activation_bandwidth is not None:
+        values["activation_bandwidth_bytes_per_s"] = one.activation_bandwidth
+    spread = {name: part for name, part in one.spread._asdict().items() if part}
+    return {**values, "spread": spread} if spread else values
 
 
 def _wire_figures(wire: Link | Wire, host_bandwidth: float | None = None) -> dict[str, Any]:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Annotated
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from plait.errors import nearest
-from plait.spec.cluster import WireSpread
+from plait.spec.cluster import Beside, BesideSpread, WireSpread
 from plait.spec.tables import Table
 
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False, strict=False)]
@@ -24,6 +24,8 @@ _DTYPES = ("float64", "float32", "tf32", "bfloat16", "float16", "float8", "int8"
 _MEMORY = {"memory_bytes": 1.0, "memory_gib": 2.0**30, "memory_gb": 1e9}
 _SPEEDS = {"flops": 1.0, "gflops": 1e9, "tflops": 1e12}
 _MEMORY_BANDWIDTH = {"memory_bandwidth_bytes_per_s": 1.0, "memory_bandwidth_gb_per_s": 1e9}
+_OPERATION = {"operation_s": 1.0, "operation_ms": 1e3, "operation_us": 1e6}  # of them a second has
+_ACTIVATION_BANDWIDTH = {"activation_bandwidth_bytes_per_s": 1.0, "activation_bandwidth_gb_per_s": 1e9}
 _LATENCY = {"latency_s": 1.0, "latency_ms": 1e3, "latency_us": 1e6}  # of them a second has
 _BANDWIDTH = {
     "bandwidth_bytes_per_s": 1.0,
@@ -33,6 +35,33 @@ _BANDWIDTH = {
     "bandwidth_gbit_per_s": 1e9 / 8,
 }
 _HOST_BANDWIDTH = {f"host_{key}": factor for key, factor in _BANDWIDTH.items()}
+
+
+class BesideFigures(Table):
+    """What operations take in a dtype beside their FLOP and bytes, as a probe measures it; what is absent is 0."""
+
+    operation_s: NotNegative | None = None
+    operation_ms: NotNegative | None = None
+    operation_us: NotNegative | None = None
+    weight_reads: NotNegative = 0.0
+    activation_bandwidth_bytes_per_s: Positive | None = None
+    activation_bandwidth_gb_per_s: Positive | None = None
+    spread: dict[str, Part] | None = None
+
+    @model_validator(mode="after")
+    def _once_each(self) -> BesideFigures:
+        for units in (_OPERATION, _ACTIVATION_BANDWIDTH):
+            require_unit(self, units, needed=False)
+        require_spread(self.spread, BesideSpread._fields)
+        return self
+
+    @property
+    def beside(self) -> Beside:
+        """The figures in SI units."""
+        key = require_unit(self, _OPERATION, needed=False)
+        operation_s = 0.0 if key is None else getattr(self, key) / _OPERATION[key]
+        bandwidth = _figure(self, _ACTIVATION_BANDWIDTH)
+        return Beside(operation_s, self.weight_reads, bandwidth, BesideSpread(**self.spread or {}))
 
 
 class DeviceFigures(Table):
@@ -49,12 +78,13 @@ class DeviceFigures(Table):
     profile: Name | None = None
     kind: Name | None = None
     spread: dict[str, Part] | None = None
+    beside: dict[str, BesideFigures] | None = None
 
     def require_figures(self, *, all_needed: bool) -> None:
         """Errors: ValueError where a figure is given twice, or is absent while `all_needed`."""
         for units in (_MEMORY, _SPEEDS, _MEMORY_BANDWIDTH):
             require_unit(self, units, needed=all_needed)
-        for dtype in self.speeds:
+        for dtype in (*self.speeds, *(self.beside or ())):
             if dtype not in _DTYPES:
                 raise ValueError(f"unknown dtype {dtype!r}: {nearest(dtype, _DTYPES)}")
         require_spread(self.spread, (MEMORY_BANDWIDTH, *(self.speeds or _DTYPES)))

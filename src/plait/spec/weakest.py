@@ -7,7 +7,17 @@ from collections.abc import Sequence
 from dataclasses import replace
 from itertools import permutations
 
-from plait.spec.cluster import Cluster, Device, EqualMachine, Link, Network, Wire
+from plait.spec.cluster import (
+    NOTHING_BESIDE,
+    Beside,
+    BesideSpread,
+    Cluster,
+    Device,
+    EqualMachine,
+    Link,
+    Network,
+    Wire,
+)
 
 
 def weakest_machine(cluster: Cluster, names: Sequence[str] | None = None) -> EqualMachine | None:
@@ -49,7 +59,24 @@ def _weakest_device(devices: Sequence[Device]) -> Device | None:
         memory_bandwidth=min(device.memory_bandwidth for device in devices),
         flops={dtype: min(device.flops[dtype] for device in devices) for dtype in sorted(dtypes)},
         spread={name: max(device.spread.get(name, 0.0) for device in devices) for name in first.spread},
+        beside=_most_beside(devices),
     )
+
+
+def _most_beside(devices: Sequence[Device]) -> dict[str, Beside]:
+    """Of each dtype that a device says something of: the longest, and the slowest."""
+    dtypes = dict.fromkeys(dtype for device in devices for dtype in device.beside)
+    found = {}
+    for dtype in dtypes:
+        all_of_it = [device.beside.get(dtype, NOTHING_BESIDE) for device in devices]
+        bandwidths = [one.activation_bandwidth for one in all_of_it if one.activation_bandwidth is not None]
+        found[dtype] = Beside(
+            max(one.operation_s for one in all_of_it),
+            max(one.weight_reads for one in all_of_it),
+            min(bandwidths, default=None),
+            BesideSpread(*map(max, zip(*(one.spread for one in all_of_it), strict=True))),
+        )
+    return found
 
 
 def _weakest_wire(links: Sequence[Link], sharing: int) -> Wire | None:
