@@ -86,7 +86,7 @@ def _generate(
 ) -> Result:
     opened = open_model(model_name(options, given), watch.say)
     encoded = encode_all(opened, prompts, options.users, options.chat)
-    plan = make_plan(opened, encoded, options, costs_for, given, machine)
+    plan, others = make_plan(opened, encoded, options, costs_for, given, machine)
     plan = replace(plan, slots=min(plan.slots, len(encoded)))
     requests = [Request(ids, options.max_tokens, opened.stop, options.sampling) for ids in encoded]
     watch.planned(plan, opened.tokenizer, len(requests))
@@ -101,7 +101,7 @@ def _generate(
     predicted = simulate(plan.layout, outcome.rounds, costs, opened.spec)
     predicted = with_generation_memory(predicted, outcome.rounds, plan, opened.spec, free_bytes=free)
     texts = tuple(opened.tokenizer.decode(one.tokens) for one in outcome.answers)
-    record = run_record(opened, plan, outcome, predicted, texts)
+    record = run_record(opened, plan, outcome, predicted, texts, others)
     if emulated is not None:
         record = emulated.record(record, plan)
     record.save(place)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import NamedTuple
 
 from plait.costs.protocol import Costs
 from plait.errors import CapacityError, PlanError, RequestError, WeightsError, nearest
@@ -12,7 +13,8 @@ from plait.generation.machine import Machine, ThisMachine
 from plait.generation.opened import Opened
 from plait.planner.capacity import require_memory
 from plait.planner.cut import proportional_layers
-from plait.planner.local import Wishes, draft_plan, plan_local
+from plait.planner.local import LocalChoice, Wishes, choose_local, draft_plan
+from plait.planner.local_words import ONE_PROCESS, Beaten, beaten_ways
 from plait.plans.file import load_plan
 from plait.plans.layout import DTYPES
 from plait.plans.plan import GRID, Plan, check_plan
@@ -75,6 +77,13 @@ _DECIDED_BY_PLAN = {
 """What a plan file says itself, and the value of the option where nobody gave it."""
 
 
+class Planned(NamedTuple):
+    """A plan, and the ways that lost against it; none where the plan was given."""
+
+    plan: Plan
+    others: tuple[Beaten, ...] = ()
+
+
 def measured_costs(plan: Plan, spec: ModelSpec, say: Callable[[str], None] | None = None) -> Costs:
     """What this host was measured to take, or is measured now."""
     from plait.prober.local import local_costs
@@ -89,16 +98,16 @@ def make_plan(
     costs_for: CostsFor,
     given: Plan | None = None,
     machine: Machine | None = None,
-) -> Plan:
+) -> Planned:
     """The plan `given`, checked, or the fastest. Errors: PlanError, RequestError, CapacityError; nothing is started."""
     machine = machine or ThisMachine()
     if given is None:
-        plan = _chosen(opened, prompts, options, costs_for, machine)
+        planned = _chosen(opened, prompts, options, costs_for, machine)
     else:
-        plan = _from_file(given, opened, machine)
+        planned = Planned(_from_file(given, opened, machine))
     for number, prompt in enumerate(prompts):
-        check_request(number, len(prompt), options.max_tokens, plan.context)
-    return plan
+        check_request(number, len(prompt), options.max_tokens, planned.plan.context)
+    return planned
 
 
 def read_plan(options: Options) -> Plan | None:
@@ -137,8 +146,9 @@ def _from_file(plan: Plan, opened: Opened, machine: Machine) -> Plan:
 
 def _chosen(
     opened: Opened, prompts: Sequence[Sequence[int]], options: Options, costs_for: CostsFor, machine: Machine
-) -> Plan:
+) -> Planned:
     """float32, unless only bfloat16 fits in memory or the options say so."""
+    unfit: list[Beaten] = []
     dtypes = ("float32", "bfloat16") if options.dtype == "auto" else (_known_dtype(options.dtype),)
     for dtype in dtypes:
         wishes = _wishes(opened, prompts, options, dtype, machine.threads)
@@ -147,13 +157,30 @@ def _chosen(
         draft = machine.placed(draft_plan(opened.spec, wishes, LAYERWISE, 1, GRID))
         try:  # on one host the cut hardly matters; asked before anything is measured
             require_memory(draft, opened.spec, machine.free_bytes(draft.layout))
-        except CapacityError:
+        except CapacityError as error:
             if dtype == dtypes[-1]:
                 raise
+            unfit.append(Beaten(dtype, str(error)))
         else:
             break
-    plan = machine.placed(plan_local(opened.spec, wishes, lambda draft: costs_for(draft, opened.spec)))
-    return plan if dtype == dtypes[0] else replace(plan, reason=f"{plan.reason}; bfloat16, as float32 does not fit")
+    choice = choose_local(opened.spec, wishes, lambda draft: costs_for(draft, opened.spec))
+    plan = machine.placed(choice.plan)
+    if unfit:
+        plan = replace(plan, reason=f"{plan.reason}; bfloat16, as float32 does not fit")
+    return Planned(plan, (*_beaten(choice, opened.spec, machine), *unfit))
+
+
+def _beaten(choice: LocalChoice, spec: ModelSpec, machine: Machine) -> Iterator[Beaten]:
+    """The ways that lost, one process among them where ranks are started here; or why it does not fit."""
+    alone = choice.alone if isinstance(machine, ThisMachine) else None
+    try:
+        if alone is not None:
+            require_memory(alone.plan, spec, machine.free_bytes(alone.plan.layout))
+    except CapacityError as error:
+        yield from beaten_ways(replace(choice, alone=None))
+        yield Beaten(ONE_PROCESS, str(error))
+    else:
+        yield from beaten_ways(replace(choice, alone=alone))
 
 
 def _known_dtype(name: str) -> str:

@@ -7,6 +7,7 @@ from typing import Any
 
 from plait.generation.answer import Outcome
 from plait.generation.opened import Opened
+from plait.planner.local_words import Beaten
 from plait.plans.file import dump_plan
 from plait.plans.layout import Stage
 from plait.plans.plan import Plan
@@ -16,14 +17,24 @@ from plait.timeline.metrics import PHASES, generation_metrics
 from plait.timeline.record import RunRecord, StageSummary
 from plait.timeline.timeline import Timeline
 
+OTHERS = "others"
+"""Of a run's result: the ways that lost against its plan, where that was chosen on this machine."""
+
 
 def model_summary(name: str, spec: ModelSpec) -> dict[str, Any]:
     """What a reader of a run is told of its model."""
     return {"name": name, "family": spec.family, "layers": spec.layers, "hidden": spec.hidden, "vocab": spec.vocab}
 
 
-def run_record(opened: Opened, plan: Plan, outcome: Outcome, predicted: Timeline, texts: Sequence[str]) -> RunRecord:
-    """The record of a run that has ended."""
+def run_record(
+    opened: Opened,
+    plan: Plan,
+    outcome: Outcome,
+    predicted: Timeline,
+    texts: Sequence[str],
+    others: Sequence[Beaten] = (),
+) -> RunRecord:
+    """The record of a run that has ended. `others`: ways that lost against the plan, where it was chosen here."""
     counts = {request: len(one.tokens) for request, one in enumerate(outcome.answers)}
     stages = _stages(plan, outcome)
     measured = _figures(outcome.measured, outcome, counts)
@@ -32,6 +43,7 @@ def run_record(opened: Opened, plan: Plan, outcome: Outcome, predicted: Timeline
         "model": opened.name,
         "dtype": "/".join(sorted({stage.dtype for stage in plan.layout.stages})),
         "plan": _plan_json(plan, stages, opened.spec),
+        OTHERS: [{"name": one.name, "predicted": dict(one.predicted), "loses": one.loses} for one in others],
         "requests": [
             {
                 "prompt_tokens": one.prompt_tokens,

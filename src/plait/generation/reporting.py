@@ -6,20 +6,22 @@ It stands up here because a plan that nobody ran is simulated first, and that as
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from plait.errors import PlaitError, UsageError
+from plait.generation.record import OTHERS
 from plait.plans.file import PlanFile, load_plan_file
 from plait.plans.training import TrainingPlan
 from plait.reports.plan_in import plan_in
-from plait.reports.view import View
+from plait.reports.view import Lost, View
 from plait.reports.view_of import Why, make_view, own_reason
 from plait.reports.window import RoundRange, choose_window, count_prefill
 from plait.spec.job import Job
 from plait.timeline.partial import RUN_FILES, load_partial
 from plait.timeline.record import RunRecord
+from plait.units import format_seconds
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -209,7 +211,7 @@ def _reported(record: RunRecord, missing: tuple[str, ...], *, search: bool) -> R
 
 def _why(file: PlanFile, record: RunRecord, *, search: bool) -> Why:
     if file.cluster is None:
-        return Why(own_reason(file))
+        return Why(own_reason(file), tuple(_lost_here(record)))
     if not search:
         return Why(own_reason(file), (), (_LEFT_OUT,))
     from plait.reports.searched import ask_again
@@ -220,6 +222,17 @@ def _why(file: PlanFile, record: RunRecord, *, search: bool) -> Why:
     except PlaitError as error:
         return Why(own_reason(file), (), (f"Why other ways lose is not told: {_sentence(str(error))}",))
     return ask_again(file, spec, _job(record))
+
+
+def _lost_here(record: RunRecord) -> Iterator[Lost]:
+    """What a plan of this machine was chosen against, as the run kept it: nothing is measured or searched again."""
+    others = record.result.get(OTHERS)
+    for one in others if isinstance(others, list) else ():
+        match one:
+            case {"name": str(name), "loses": str(loses), "predicted": {"job_s": int() | float() as job_s}}:
+                yield Lost(name, f"{format_seconds(job_s)} for the job", loses)
+            case {"name": str(name), "loses": str(loses)}:
+                yield Lost(name, "cannot be", loses)
 
 
 def _job(record: RunRecord) -> Job | None:

@@ -5,8 +5,8 @@ Tensor groups are as asked for: nothing here decides whether to split inside a l
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from plait.costs.protocol import Costs
 from plait.errors import PlanError
@@ -65,15 +65,38 @@ class Wishes:
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A plan and how long its job takes as predicted."""
+    """A plan and how long its job takes as predicted.
+
+    `figures`: the design's keys of what was simulated, which is the job's first `simulated_tokens` of each answer.
+    """
 
     plan: Plan
     job_s: float
     time_per_token_s: float
+    figures: Mapping[str, float] = field(default_factory=dict)
+    simulated_tokens: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class LocalChoice:
+    """The plan with its reason, and what it was chosen from: `best` is one of `candidates`.
+
+    `alone`: one process in place of several stages, which nobody asked for, where what is known of the stages tells it.
+    """
+
+    plan: Plan
+    best: Candidate
+    candidates: tuple[Candidate, ...]
+    alone: Candidate | None = None
 
 
 def plan_local(spec: ModelSpec, wishes: Wishes, costs_of: CostsOf) -> Plan:
     """The fastest plan within the wishes, with its reason. Errors: PlanError, RequestError."""
+    return choose_local(spec, wishes, costs_of).plan
+
+
+def choose_local(spec: ModelSpec, wishes: Wishes, costs_of: CostsOf) -> LocalChoice:
+    """The same, with what else was looked at. Errors: PlanError, RequestError."""
     if wishes.schedule != "auto":
         require_schedule(wishes.schedule)
     if wishes.schedule == LAYERWISE and wishes.micro_batches not in (None, 1):
@@ -84,12 +107,26 @@ def plan_local(spec: ModelSpec, wishes: Wishes, costs_of: CostsOf) -> Plan:
     require_stages(wishes.stage_count, spec.layers)
     if wishes.layers is not None:
         cut_by_hand(wishes.layers, spec.layers, wishes.stages)
-    candidates = [_simulated(spec, wishes, plan, costs_of) for plan in _plans(spec, wishes, costs_of)]
+    priced = [(plan, costs_of(plan)) for plan in _plans(spec, wishes, costs_of)]
+    candidates = [_simulated(spec, wishes, plan, costs) for plan, costs in priced]
     best = min(candidates, key=lambda candidate: candidate.job_s)
     plan = replace(best.plan, reason=_reason(best, candidates, wishes))
     check_plan(plan, spec)
     prove_plan(plan)
-    return plan
+    return LocalChoice(plan, best, tuple(candidates), _alone(spec, wishes, priced))
+
+
+def _alone(spec: ModelSpec, wishes: Wishes, priced: Sequence[tuple[Plan, Costs]]) -> Candidate | None:
+    """One process, by the costs of a layer-wise candidate: its stages compute on all threads, as the process would.
+
+    Nothing is measured for it: without such a candidate, or of a tensor group, nothing is known.
+    """
+    turns = next((each for each in priced if each[0].schedule == LAYERWISE), None)
+    if turns is None or wishes.stage_count == 1 or wishes.tp > 1:
+        return None
+    plan, costs = turns
+    one = replace(wishes, stages=1, layers=None, threads=plan.layout.stages[0].threads)
+    return _simulated(spec, one, draft_plan(spec, one, LAYERWISE, 1, plan.chunk), costs)
 
 
 def _plans(spec: ModelSpec, wishes: Wishes, costs_of: CostsOf) -> Iterator[Plan]:
@@ -202,30 +239,33 @@ def _cut(spec: ModelSpec, wishes: Wishes, draft: Plan, costs: Costs) -> Cut:
     return balanced_cut(spec.layers, len(draft.layout.stages), seconds)
 
 
-def _simulated(spec: ModelSpec, wishes: Wishes, plan: Plan, costs_of: CostsOf) -> Candidate:
+def _simulated(spec: ModelSpec, wishes: Wishes, plan: Plan, costs: Costs) -> Candidate:
     tokens = min(wishes.max_tokens, _FORECAST_TOKENS)
     rounds = forecast_rounds(plan, wishes.prompts, tokens)
-    timeline = simulate(plan.layout, rounds, costs_of(plan), spec)
-    rate = generation_metrics(timeline, rounds)["decode_tokens_per_s"]
+    timeline = simulate(plan.layout, rounds, costs, spec)
+    figures = generation_metrics(timeline, rounds)
+    rate = figures["decode_tokens_per_s"]
     a_token = len(wishes.prompts) / rate if rate else 0.0  # for all users together, once all have begun
-    return Candidate(plan, timeline.makespan_s + (wishes.max_tokens - tokens) * a_token, a_token)
+    job_s = timeline.makespan_s + (wishes.max_tokens - tokens) * a_token
+    return Candidate(plan, job_s, a_token, figures, tokens)
 
 
 def _reason(best: Candidate, candidates: Sequence[Candidate], wishes: Wishes) -> str:
     """Why this plan: what the job takes with it, and with the best of every other way."""
     tp = best.plan.layout.tp
-    words = f"{_name(best.plan)}{f', tp {tp}' if tp > 1 else ''}: predicted {format_seconds(best.job_s)} for the job"
+    words = f"{way_name(best.plan)}{f', tp {tp}' if tp > 1 else ''}: predicted {format_seconds(best.job_s)} for the job"
     others: dict[tuple[str, int], Candidate] = {}
     for candidate in sorted(candidates, key=lambda candidate: candidate.job_s):
         others.setdefault((candidate.plan.schedule, candidate.plan.micro_batches), candidate)
     others.pop((best.plan.schedule, best.plan.micro_batches))
     if not others:
         return f"{words}, as asked" if wishes.schedule != "auto" or wishes.micro_batches else words
-    against = "; ".join(f"{_name(other.plan)} {format_seconds(other.job_s)}" for other in others.values())
+    against = "; ".join(f"{way_name(other.plan)} {format_seconds(other.job_s)}" for other in others.values())
     return f"{words}; {against}"
 
 
-def _name(plan: Plan) -> str:
+def way_name(plan: Plan) -> str:
+    """Schedule and micro-batches in words."""
     if plan.schedule == LAYERWISE:
         return "layer-wise"
     count = plan.micro_batches
