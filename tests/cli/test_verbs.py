@@ -44,7 +44,7 @@ def result(generated: CompletedProcess[str]) -> dict[str, Any]:
 
 
 def test_the_json_of_generate(result: dict[str, Any], run_directory: Path) -> None:
-    assert set(result) == {"model", "dtype", "plan", "requests", "measured", "predicted", "run"}
+    assert set(result) == {"model", "dtype", "plan", "others", "requests", "measured", "predicted", "run"}
     assert (result["model"], result["dtype"], result["run"]) == ("demo", "float32", str(run_directory))
     answer = {"prompt_tokens": 37, "tokens": FRANCE, "text": "The capital of France is Paris.", "finish_reason": "stop"}
     assert result["requests"] == [answer, answer]
@@ -66,6 +66,18 @@ def test_the_plan_in_the_json(result: dict[str, Any]) -> None:
     assert second["layers"][1] == 30
     for stage in (first, second):
         assert stage["peak_bytes"] < 1.3 * stage["weight_bytes"] + 400e6
+
+
+def test_what_lost_against_the_plan(result: dict[str, Any]) -> None:
+    """Pipelined was asked for, with one micro-batch or two: the other number, by what it was simulated to take."""
+    (other,) = result["others"]
+    left = 3 - result["plan"]["micro_batches"]
+    assert other["name"] == f"pipelined with {left} micro-batch{'es' if left == 2 else ''}"
+    assert other["predicted"]["job_s"] > 0
+    assert set(other["predicted"]) == {
+        "job_s", "time_per_token_s", "ttft_s", "bubble", "compute_s", "transfer_s", "wait_s",
+    }  # fmt: skip
+    assert "compute " in other["loses"]
 
 
 def test_measured_bytes_are_the_predicted_ones(result: dict[str, Any]) -> None:
