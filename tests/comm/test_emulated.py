@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import os
-import socket
 import time
 from collections.abc import Iterator
-from datetime import timedelta
 
 import pytest
 import torch
@@ -15,7 +13,7 @@ from hypothesis import strategies as st
 
 from plait.comm.c10d import C10dEndpoint
 from plait.comm.contract import Endpoint, Group, Tag
-from plait.comm.emulated import HandOver, Line, Pace, SharedClocks, clocks_bytes
+from plait.comm.emulated import HandOver, SharedClocks, WirePace, clocks_bytes
 from plait.comm.emulated_mesh import EmulatedMesh, emulated_threads
 from plait.comm.joined import Joined
 from plait.comm.lost import SILENT
@@ -27,7 +25,6 @@ from tests.comm.ranks import DIED, EmulatedRanks, Workers, die
 from tests.comm.together import together
 
 TAG = Tag(0, 0, 0)
-AT_ONCE = timedelta(seconds=0)
 
 
 class Ideal:
@@ -52,13 +49,13 @@ def shared_clocks(hosts: int) -> SharedClocks:
 
 @given(st.lists(st.integers(0, 1 << 20), min_size=1, max_size=20))
 def test_messages_queue_for_bandwidth_and_share_the_latency(sizes: list[int]) -> None:
-    pace = Pace(Wire(2e-3, 1e6), Ideal(), HandOver())
+    pace = WirePace(Wire(2e-3, 1e6), Ideal(), HandOver())
     due = [pace.due_s(size) for size in sizes]
     assert due == pytest.approx([2e-3 + sum(sizes[: at + 1]) / 1e6 for at in range(len(sizes))])
 
 
 def test_what_the_machine_takes_itself_is_taken_off() -> None:
-    pace = Pace(Wire(2e-3, 1e6), Ideal(), HandOver(100e-6, 1e-9))
+    pace = WirePace(Wire(2e-3, 1e6), Ideal(), HandOver(100e-6, 1e-9))
     assert pace.due_s(1000) == pytest.approx(1e-3 + 2e-3 - 100e-6 - 1e-6)
     assert pace.due_s(1000) == pytest.approx(2e-3 + 2e-3 - 100e-6 - 1e-6)  # the link was kept as long as before
 
@@ -84,59 +81,6 @@ def test_a_message_is_never_there_before_its_time() -> None:
     ends[0].receive(1, TAG)
     assert time.monotonic() - sent_s >= 0.05
     together(*(end.close for end in ends))
-
-
-# --- lines --------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def lines() -> tuple[Line, Line]:
-    one, other = socket.socketpair()
-    return Line(one), Line(other)
-
-
-def test_a_send_waits_for_nobody_and_keeps_its_order(lines: tuple[Line, Line]) -> None:
-    one, other = lines
-    sent = [torch.randint(0, 256, (size,), dtype=torch.uint8) for size in (3_000_000, 5, 2_000_000, 0, 7)]
-    works = [one.send(tensor, 1) for tensor in sent]
-    assert not works[0].wait(AT_ONCE)  # nobody reads, and the system takes no 3 MB
-    for tensor in sent:
-        into = torch.zeros(tensor.numel(), dtype=torch.uint8)
-        other.take(into, 1)
-        assert torch.equal(into, tensor)
-    assert all(work.wait(timedelta(seconds=10)) for work in works)
-
-
-def test_what_does_not_fit_is_no_message_of_ours(lines: tuple[Line, Line]) -> None:
-    one, other = lines
-    expected = "what arrived is not what was to come: do all ranks run the same version of Plait?"
-    one.send(torch.zeros(4, dtype=torch.uint8), 1)
-    with pytest.raises(RunError) as caught:
-        other.take(torch.zeros(4, dtype=torch.uint8), 2)
-    assert str(caught.value) == expected
-
-
-def test_who_leaves_ends_the_waits_of_the_other_side() -> None:
-    one, other = socket.socketpair()
-    first, line = Line(one), Line(other)  # a line that nobody holds closes its socket
-    waiting = first.send(torch.zeros(4_000_000, dtype=torch.uint8), 1)
-    other.shutdown(socket.SHUT_RDWR)
-    with pytest.raises(RuntimeError, match="Broken pipe"):
-        waiting.wait(timedelta(seconds=10))
-    with pytest.raises(RuntimeError, match="Broken pipe"):
-        line.send(torch.zeros(1, dtype=torch.uint8), 1)
-
-
-def test_what_had_come_before_the_end_is_still_there(lines: tuple[Line, Line]) -> None:
-    one, other = lines
-    one.send(torch.ones(3, dtype=torch.uint8), 1)
-    one._connection.shutdown(socket.SHUT_WR)
-    into = torch.zeros(3, dtype=torch.uint8)
-    other.take(into, 1)
-    assert into.tolist() == [1, 1, 1]
-    with pytest.raises(RuntimeError) as caught:
-        other.take(into, 1)
-    assert str(caught.value) == "the connection has ended"
 
 
 # --- meshes -------------------------------------------------------------------------------------------------

@@ -1,17 +1,14 @@
-"""Ranks over torch.distributed as threads of one process: quick, and both sides of a link are at hand."""
+"""Ranks over connections as threads of one process: quick, and both sides of a link are at hand."""
 
 from __future__ import annotations
 
+import socket
 import threading
 from collections.abc import Callable
-from datetime import timedelta
-from typing import Any, TypeVar, cast
-
-import torch
-import torch.distributed as dist
+from itertools import combinations
+from typing import Any, TypeVar
 
 from plait.comm.c10d import C10dEndpoint
-from plait.comm.wire import Messages, Work
 
 T = TypeVar("T")
 
@@ -37,35 +34,17 @@ def together(*functions: Callable[[], T]) -> list[T]:
     return results
 
 
-class Counted:
-    """A process group that counts its sends, by tag."""
-
-    def __init__(self, group: Messages) -> None:
-        self._group = group
-        self.sends: list[int] = []
-
-    def send(self, tensors: list[torch.Tensor], dstRank: int, tag: int) -> Work:  # noqa: N803
-        self.sends.append(tag)
-        return self._group.send(tensors, dstRank, tag)
-
-    def recv(self, tensors: list[torch.Tensor], srcRank: int, tag: int) -> Work:  # noqa: N803
-        return self._group.recv(tensors, srcRank, tag)
-
-
-def groups(size: int) -> list[Counted]:
-    """A process group's side of every rank."""
-    store = dist.HashStore()
-
-    def open_one(rank: int) -> Counted:
-        group: object = dist.ProcessGroupGloo(store, rank, size, timedelta(seconds=20))
-        return Counted(cast(Messages, group))
-
-    return together(*(lambda rank=rank: open_one(rank) for rank in range(size)))  # type: ignore[misc]
+def connections(size: int) -> list[dict[int, socket.socket]]:
+    """A connected socket to each other rank, for every rank."""
+    found: list[dict[int, socket.socket]] = [{} for _ in range(size)]
+    for low, high in combinations(range(size), 2):
+        found[low][high], found[high][low] = socket.socketpair()
+    return found
 
 
 def endpoints(size: int, capacity: int = 2) -> list[C10dEndpoint]:
     """The endpoints of all ranks."""
-    opened = groups(size)
+    opened = connections(size)
 
     def connect(rank: int) -> C10dEndpoint:
         return C10dEndpoint(opened[rank], rank, size, capacity, timeout_s=20)

@@ -8,7 +8,6 @@ import os
 import socket
 import sys
 import traceback
-from datetime import timedelta
 from pathlib import Path
 from typing import Any, TypedDict
 
@@ -20,6 +19,7 @@ from plait.comm.attach import attach
 from plait.comm.c10d import C10dEndpoint
 from plait.comm.cluster import Environment
 from plait.comm.contract import Endpoint
+from plait.comm.meeting import meet
 from plait.comm.shm import ShmEndpoint
 
 ROOT = Path(__file__).parents[2]
@@ -48,8 +48,7 @@ class JoinedRequest(TypedDict):
 def connect(request: C10dRequest) -> Endpoint:
     rank, size = request["rank"], request["size"]
     store = dist.PrefixStore(request["run"], dist.TCPStore("127.0.0.1", request["port"], is_master=False))
-    group = dist.ProcessGroupGloo(store, rank, size, timedelta(seconds=60))
-    return C10dEndpoint(group, rank, size, request["capacity"])
+    return C10dEndpoint(meet(store, rank, size, "127.0.0.1", 60), rank, size, request["capacity"])
 
 
 def join(request: JoinedRequest) -> Endpoint:

@@ -24,10 +24,9 @@ import torch
 
 from plait.comm.cluster import join
 from plait.comm.contract import Endpoint
-from plait.comm.frames import Counters, Kind, pack
+from plait.comm.frames import head_bytes
 from plait.comm.launcher import Environment, environment
 from plait.comm.measure import measure_link, one_way_s
-from plait.comm.wire import BYTES
 from plait.prober.emulated import own_link
 from tests.generation import namespaces
 from tests.generation.namespaces import TwoHosts
@@ -76,8 +75,8 @@ def agreement(
     own = own_link(fresh=True)  # in the same minute: what was kept may be of a busier one
     seen = Seen(**json.loads(_said(hosts.torchrun(1, "-m", __name__, timeout_s=_TIMEOUT_S))))
     bandwidth = rate_mbit * 1e6 / 8 * PAYLOAD / FRAME
-    frame = pack(Kind.MESSAGE, Counters(0, 0, 0), (0, 0, 0), BYTES, torch.zeros(TOKEN_BYTES, dtype=torch.uint8))
-    latency_s = max(seen.token_s - frame.nbytes / bandwidth, own.fastest.latency_s + 1e-6)
+    frame_bytes = head_bytes(1) + TOKEN_BYTES
+    latency_s = max(seen.token_s - frame_bytes / bandwidth, own.fastest.latency_s + 1e-6)
     link = f"{bandwidth * 8e-6:.6f}mbit,{latency_s * 1e6:.1f}us"
     say(f"{rate_mbit} Mb/s: emulated as {link}")
     found = []

@@ -1,4 +1,4 @@
-"""Runs a case with ranks as processes of this host: over shared memory, or torch.distributed's gloo on the loopback."""
+"""Runs a case with ranks as processes of this host: over shared memory, or over TCP on the loopback."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def _store(size: int) -> Iterator[int]:
 
 
 def launched(setup: Setup, size: int) -> Mapping[str, str]:
-    """The variables that torchrun would set if each rank had a host of its own: then all goes by gloo."""
+    """The variables that torchrun would set if each rank had a host of its own: then all goes by TCP."""
     rank = str(setup.rank)
     return {
         "RANK": rank,

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 _SCHEDULE_HELP = "layerwise, gpipe, 1f1b, interleaved, zb-h1, zb-h2, zb-v or dualpipe-v."
 _MODEL_HELP = "The small model: llama, grouped, gpt2, gemma, mistral, olmo2, phi3, qwen2 or qwen3."
 _LAYERS_HELP = "Layers of the model, or of each stage, as in 2,1,1; none: one a stage, and one more."
-_TRANSPORT_HELP = "threads: ranks as threads of one process. shm: processes. c10d: torch.distributed's gloo."
+_TRANSPORT_HELP = "threads: ranks as threads of one process. shm: processes. c10d: over TCP, as between hosts."
 _ALL_HELP = "Compare a grid of over 2,000 meshes and schedules; of the other options --dtype, --seed and --jobs count."
 
 

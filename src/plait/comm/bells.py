@@ -6,7 +6,6 @@ closes its side, which wakes the other and says who it was.
 
 from __future__ import annotations
 
-import select
 import socket
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -14,6 +13,7 @@ from enum import IntEnum
 
 from plait.comm.lost import LEFT, SILENT, Gone
 from plait.comm.region import RANK_BYTES, Layout, Region, make_fence
+from plait.comm.sleeper import Sleeper
 
 _REASON_BYTES = RANK_BYTES - 256
 
@@ -33,28 +33,20 @@ class Bells:
         self.rank = rank
         self.gone: dict[int, Gone] = {}
         self._names: Sequence[int] = range(layout.size)
-        self._also: dict[int, Callable[[], None]] = {}
         lock = threading.Lock()
         self.fence = make_fence(lock)
         self._lock = lock
         self._region, self._layout = region, layout
         self._sockets = dict(sockets)
         self._own_flag = layout.sleeps(rank) >> 3
-        self._poll = select.poll()
-        self._rank_of = {}
+        self.sleeper = Sleeper()
         for other, bell in sockets.items():
             bell.setblocking(False)
-            self._poll.register(bell, select.POLLIN)
-            self._rank_of[bell.fileno()] = other
+            self.sleeper.watch(bell.fileno(), lambda other=other: self._hear(other))  # type: ignore[misc]
 
     def rename(self, names: Sequence[int]) -> None:
         """Whoever is gone from here on is named by its number in a larger mesh."""
         self._names = names
-
-    def listen_also(self, descriptor: int, heard: Callable[[], None]) -> None:
-        """Wake also when the descriptor can be read, and then call `heard`."""
-        self._also[descriptor] = heard
-        self._poll.register(descriptor, select.POLLIN)
 
     def teller(self, rank: int) -> Callable[[], None]:
         """A function that wakes `rank` if it sleeps: to be called after a counter was raised."""
@@ -89,15 +81,15 @@ class Bells:
 
     def listen(self, timeout_s: float) -> None:
         """Sleep until a bell rings, a rank is gone, or time is up."""
-        for descriptor, _ in self._poll.poll(timeout_s * 1e3):
-            if descriptor in self._also:
-                self._also[descriptor]()
-                continue
-            rank = self._rank_of[descriptor]
-            if not self._drain(self._sockets[rank]):
-                self._poll.unregister(descriptor)
-                self.gone[self._names[rank]] = self._how(rank)
-                self._look_for_culprits()
+        self.sleeper.sleep(timeout_s)
+
+    def _hear(self, rank: int) -> bool:
+        """Take what a rank has rung; False if it is gone."""
+        if self._drain(self._sockets[rank]):
+            return True
+        self.gone[self._names[rank]] = self._how(rank)
+        self._look_for_culprits()
+        return False
 
     def _drain(self, bell: socket.socket) -> bool:
         """Take what was rung; False if the other side is closed."""

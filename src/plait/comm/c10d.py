@@ -1,24 +1,27 @@
-"""Ranks anywhere that torch.distributed connects, on CPUs: the contract over gloo's messages between two ranks.
+"""Ranks anywhere that a launcher of torch.distributed connects, on CPUs: the contract over a connection a pair.
 
-Every directed link is a stream of frames (`frames`, `wire`); collectives are made of them too (`framed`). Nothing of
-torch.distributed's own collectives is used: so bytes are counted where they are written, sums are added in rank order,
-and a death is noticed in one way.
+Every directed link is a stream of frames (`frames`, `wire`); collectives are made of them too (`framed`). So bytes are
+counted where they are written, sums are added in rank order, and a death is noticed in one way. Groups of GPUs use
+NCCL of torch.distributed.
 
-torch.distributed has no authentication: trusted networks only.
+Nothing is encrypted, and the launcher's store has no authentication: trusted networks only.
 """
 
 from __future__ import annotations
 
+import socket
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import NoReturn, TypeVar
 
 import torch
 from typing_extensions import override
 
 from plait.comm.contract import DEFAULT_TIMEOUT_S, Group, Tag, Traffic, timed_out
+from plait.comm.ears import Ears
 from plait.comm.framed import FramedCollectives
 from plait.comm.frames import NOTHING, Frame, Kind, dtype_code
 from plait.comm.inbox import Inbox
@@ -26,22 +29,23 @@ from plait.comm.link import host_tensor
 from plait.comm.lost import LEFT, SILENT, Gone, check_alive
 from plait.comm.nccl import DeviceGroup, NcclCollectives
 from plait.comm.routed import Collecting, Routed
-from plait.comm.waker import Waker
-from plait.comm.wire import Messages, Wire
+from plait.comm.sleeper import Sleeper
+from plait.comm.wire import Pace, Wire
 from plait.errors import RunError
 
 T = TypeVar("T")
 
-VERSION = 1
+VERSION = 2
 HELLO_TIMEOUT_S = 60.0
 LAST_WORDS_S = 2.0
 LOOK_AGAIN_S = 0.02
+SPIN_S = 100e-6
 
 
 class _Link:
     """Both directions between this rank and another: what was sent, and what has arrived and is not claimed yet."""
 
-    def __init__(self, endpoint: C10dEndpoint, group: Messages, peer: int) -> None:
+    def __init__(self, endpoint: C10dEndpoint, connection: socket.socket, peer: int, pace: Pace | None) -> None:
         self.peer = peer
         self.inbox = Inbox()
         self.control: deque[bytes] = deque()
@@ -52,7 +56,7 @@ class _Link:
         self.messages = self.payload_bytes = self.control_bytes = 0
         self.taken_there = self.dropped_there = 0
         self._endpoint, self._capacity = endpoint, endpoint.capacity
-        self.wire = Wire(group, peer, lambda: (self.taken, self.dropped), self._heard, self._broke)
+        self.wire = Wire(connection, lambda: (self.taken, self.dropped), self._heard, self._broke, pace)
 
     def try_send(self, tag: Tag, tensor: torch.Tensor) -> bool:
         """See `Endpoint.try_send`."""
@@ -87,7 +91,7 @@ class _Link:
             self.wire.send(Kind.NOTE)
 
     def _heard(self, frame: Frame, payload: torch.Tensor) -> bool:
-        """Keep what has come. In the wire's thread, with its lock."""
+        """Keep what has come, with the wire's lock."""
         self.taken_there, self.dropped_there = frame.counters.taken, frame.counters.dropped
         kind = frame.kind
         if kind is Kind.MESSAGE:
@@ -104,7 +108,6 @@ class _Link:
         elif kind is not Kind.NOTE:
             self._left(frame, payload)
             return False
-        self._endpoint.waker.ring()
         return True
 
     def _left(self, frame: Frame, reason: torch.Tensor) -> None:
@@ -120,19 +123,23 @@ class _Link:
 
 
 class C10dEndpoint(Routed):
-    """One rank's side, on host number `host`. All ranks of the process group make theirs at the same time.
+    """One rank's side, on host number `host`, which takes over a connected stream socket to each other rank.
 
+    All ranks make theirs at the same time. `paces`: of the links that are emulated. `spins`: whether a wait looks for
+    up to 100 µs before it sleeps, which is good where each rank has a core.
     `device`: what this rank's tensors live on, cpu or cuda. `open_devices` opens NCCL's group of the ranks given, which
     all of them ask for at the same time.
     """
 
     def __init__(
         self,
-        group: Messages,
+        connections: Mapping[int, socket.socket],
         rank: int,
         size: int,
         capacity: int,
         *,
+        paces: Mapping[int, Pace] | None = None,
+        spins: bool = False,
         host: int = 0,
         device: str = "cpu",
         open_devices: Callable[[tuple[int, ...]], DeviceGroup] | None = None,
@@ -142,7 +149,7 @@ class C10dEndpoint(Routed):
             raise RunError(f"a mesh of {size} ranks with capacity {capacity} cannot work: both must be at least 1")
         self.rank, self.size, self.capacity = rank, size, capacity
         self.gone: dict[int, Gone] = {}
-        self.waker = Waker()
+        self._spin_s = SPIN_S if spins else 0.0
         self._elsewhere: frozenset[int] = frozenset()
         self._lock = threading.Lock()
         self.hosts = [host] * size
@@ -152,11 +159,13 @@ class C10dEndpoint(Routed):
         self._open_devices = open_devices
         self._device_groups: dict[tuple[int, ...], DeviceGroup] = {}
         self._has_left = False
-        self._links = _Links(self, {other: _Link(self, group, other) for other in range(size) if other != rank})
+        self._links = _Links(self)
+        for other, connection in sorted(connections.items()):
+            self._links[other] = _Link(self, connection, other, (paces or {}).get(other))
+        self._ears = Ears([link.wire for link in self._links.values()])
         self._collectives = FramedCollectives(self)
-        for link in self._links.values():
-            link.wire.start()
         self._greet(timeout_s)
+        self._ears.start()
 
     def _greet(self, timeout_s: float) -> None:
         """Tell all others who we are, and hear it from them: from then on every link is known to work."""
@@ -164,12 +173,13 @@ class C10dEndpoint(Routed):
             words = (VERSION, self.capacity, self.hosts[self.rank])
             link.wire.send(Kind.HELLO, words, tensor=bytes_tensor(self.devices[self.rank].encode()), owned=True)
         deadline = time.perf_counter() + timeout_s
-        while missing := {link.peer for link in self._links.values() if not link.hello}:
-            lost = {rank: how for rank, how in self.gone.items() if rank in missing}  # others may already be done
-            check_alive(self.rank, self.size, lost, "all ranks to connect", tuple(missing))
-            if time.perf_counter() > deadline:
-                raise timed_out(self.rank, f"rank {', '.join(map(str, sorted(missing)))} to connect", timeout_s)
-            self.waker.sleep(LOOK_AGAIN_S)
+        with self._ears.attending():
+            while missing := {link.peer for link in self._links.values() if not link.hello}:
+                lost = {rank: how for rank, how in self.gone.items() if rank in missing}  # others may already be done
+                check_alive(self.rank, self.size, lost, "all ranks to connect", tuple(missing))
+                if time.perf_counter() > deadline:
+                    raise timed_out(self.rank, f"rank {', '.join(map(str, sorted(missing)))} to connect", timeout_s)
+                self._ears.sleep(LOOK_AGAIN_S)
         for other, link in self._links.items():
             version, capacity, self.hosts[other] = link.hello or (0, 0, 0)
             self.devices[other] = link.device
@@ -184,11 +194,20 @@ class C10dEndpoint(Routed):
 
     @override
     def try_send(self, to: int, tag: Tag, tensor: torch.Tensor) -> bool:
-        return self._links[to].try_send(tag, host_tensor(tensor))
+        link, host = self._links[to], host_tensor(tensor)
+        if link.try_send(tag, host):
+            return True
+        self._ears.look(link.wire)  # for the other side's word that there is room
+        return link.try_send(tag, host)
 
     @override
     def try_receive(self, source: int, tag: Tag) -> torch.Tensor | None:
-        return self._links[source].try_receive(tag)
+        link = self._links[source]
+        tensor = link.try_receive(tag)
+        if tensor is None:
+            self._ears.look(link.wire)
+            tensor = link.try_receive(tag)
+        return tensor
 
     @override
     def post(self, to: int, message: bytes) -> None:
@@ -198,8 +217,10 @@ class C10dEndpoint(Routed):
 
     @override
     def poll(self, source: int) -> bytes | None:
-        control = self._links[source].control
-        return control.popleft() if control else None
+        link = self._links[source]
+        if not link.control:
+            self._ears.look(link.wire)
+        return link.control.popleft() if link.control else None
 
     @override
     def wait(
@@ -209,18 +230,29 @@ class C10dEndpoint(Routed):
         timeout_s: float = DEFAULT_TIMEOUT_S,
         peers: Sequence[int] = (),
     ) -> T:
-        deadline = time.perf_counter() + timeout_s
-        while True:
-            gone = dict(self.gone)
-            result = ready()
-            if result is not None:
-                return result
-            if gone:  # older than that look: what had arrived before the death was still returned
-                check_alive(self.rank, self.size, gone, what, peers)
-            remaining = deadline - time.perf_counter()
-            if remaining <= 0:
-                raise timed_out(self.rank, what, timeout_s)
-            self.waker.sleep(remaining)
+        clock = time.perf_counter
+        start = clock()
+        with self._ears.attending():
+            while True:
+                gone = dict(self.gone)
+                result = ready()
+                if result is not None:
+                    return result
+                if gone:  # older than that look: what had arrived before the death was still returned
+                    check_alive(self.rank, self.size, gone, what, peers)
+                waited = clock() - start
+                if waited >= timeout_s:
+                    raise timed_out(self.rank, what, timeout_s)
+                if waited >= self._spin_s:
+                    self._ears.sleep(timeout_s - waited)
+
+    def sleep_in(self, sleeper: Sleeper) -> None:
+        """Whoever sleeps in it hears what comes."""
+        self._ears.sleep_in(sleeper)
+
+    def attending(self) -> AbstractContextManager[None]:
+        """The rank's own thread reads meanwhile: in a wait that is not this endpoint's own."""
+        return self._ears.attending()
 
     # --- collectives ------------------------------------------------------------------------------------
 
@@ -232,8 +264,10 @@ class C10dEndpoint(Routed):
 
     def came(self, source: int) -> tuple[int, torch.Tensor] | None:
         """The next part of a collective from rank `source`, with its call."""
-        steps = self._links[source].steps
-        return steps.popleft() if steps else None
+        link = self._links[source]
+        if not link.steps:
+            self._ears.look(link.wire)
+        return link.steps.popleft() if link.steps else None
 
     @override
     def collectives_of(self, group: Group) -> Collecting:
@@ -264,7 +298,6 @@ class C10dEndpoint(Routed):
         with self._lock:
             if rank not in self._elsewhere:
                 self.gone.setdefault(rank, how)
-        self.waker.ring()
 
     def report_to(self, gone: dict[int, Gone], elsewhere: frozenset[int]) -> None:
         """Another transport, which keeps `gone`, reaches the ranks `elsewhere` too, and knows better how they left."""
@@ -290,14 +323,14 @@ class C10dEndpoint(Routed):
         for link in links:
             link.wire.send(kind, (culprit, 0, 0), tensor=text, owned=True)
         deadline = time.perf_counter() + LAST_WORDS_S
-        while not all(link.wire.ended for link in links) and time.perf_counter() < deadline:
-            self.waker.sleep(LOOK_AGAIN_S)
+        with self._ears.attending():
+            while not all(link.wire.ended for link in links) and time.perf_counter() < deadline:
+                self._ears.sleep(LOOK_AGAIN_S)
         self._links.clear()
         self._device_groups.clear()
+        self._ears.close()
         for link in links:
-            link.wire.release(LAST_WORDS_S)
-        if not self._elsewhere:
-            self.waker.close()
+            link.wire.close(LAST_WORDS_S)
 
     def unknown(self, other: int) -> RunError:
         """The error of talking to a rank that is not there, or after having left."""
@@ -309,8 +342,8 @@ class C10dEndpoint(Routed):
 class _Links(dict[int, _Link]):
     """The link with each other rank."""
 
-    def __init__(self, owner: C10dEndpoint, links: Mapping[int, _Link]) -> None:
-        super().__init__(links)
+    def __init__(self, owner: C10dEndpoint) -> None:
+        super().__init__()
         self._owner = owner
 
     def __missing__(self, rank: int) -> NoReturn:

@@ -4,7 +4,8 @@
     if environment is not None:
         endpoint = cluster.join(environment, capacity=2)
 
-torch.distributed has no authentication, and its store believes whoever connects: trusted networks only.
+torch.distributed has no authentication, and its store believes whoever connects; what ranks then send each other is
+not encrypted: trusted networks only.
 """
 
 from __future__ import annotations
@@ -15,7 +16,6 @@ from datetime import timedelta
 from typing import cast
 
 import torch
-from torch.distributed import ProcessGroupGloo
 from torch.distributed.distributed_c10d import PrefixStore, Store
 from torch.distributed.rendezvous import rendezvous
 
@@ -23,10 +23,10 @@ from plait.comm.c10d import C10dEndpoint
 from plait.comm.contract import Endpoint, Group
 from plait.comm.descriptors import share_mesh
 from plait.comm.joined import Joined
-from plait.comm.keepalive import kept_alive
 from plait.comm.launcher import Environment, environment
+from plait.comm.meeting import meet, own_address
 from plait.comm.nccl import DeviceGroup
-from plait.comm.wire import Messages
+from plait.comm.shm import available_cores
 from plait.errors import RunError
 
 __all__ = ["CONNECT_TIMEOUT_S", "Environment", "environment", "join"]
@@ -53,19 +53,19 @@ def join(
         return _join(environment, capacity, threads, device, timeout_s)
     except RunError:
         raise
-    except RuntimeError as error:  # torch.distributed's
+    except (RuntimeError, OSError) as error:  # torch.distributed's, and the system's
         raise _unreachable(environment, timeout_s, error) from error
 
 
 def _join(here: Environment, capacity: int, threads: int | None, device: str, timeout_s: float) -> Endpoint:
     store = _store(here, timeout_s)
-    with kept_alive():
-        group: object = ProcessGroupGloo(store, here.rank, here.size, timedelta(seconds=timeout_s))
+    address = own_address(here.address, here.port)
     far = C10dEndpoint(
-        cast(Messages, group),
+        meet(PrefixStore("meeting", store), here.rank, here.size, address, timeout_s),
         here.rank,
         here.size,
         capacity,
+        spins=(threads or here.local_size) <= available_cores(),
         host=here.host,
         device=device,
         open_devices=functools.partial(_nccl, store, here.rank),
@@ -108,7 +108,7 @@ def _store(here: Environment, timeout_s: float) -> Store:
     return PrefixStore(f"{turn}", own)
 
 
-def _unreachable(here: Environment, timeout_s: float, error: RuntimeError) -> RunError:
+def _unreachable(here: Environment, timeout_s: float, error: Exception) -> RunError:
     words = str(error).strip().partition("\n")[0]
     return RunError(
         f"rank {here.rank} of {here.size} could not connect to the others through {here.address}:{here.port} "

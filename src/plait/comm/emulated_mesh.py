@@ -20,7 +20,7 @@ from typing import NamedTuple, TypedDict
 
 from plait.comm.c10d import C10dEndpoint
 from plait.comm.contract import Endpoint
-from plait.comm.emulated import NO_HAND_OVER, HandOver, Line, Pace, ShapedMessages, SharedClocks, clocks_bytes
+from plait.comm.emulated import NO_HAND_OVER, HandOver, SharedClocks, WirePace, clocks_bytes
 from plait.comm.joined import Joined
 from plait.comm.region import anonymous_file
 from plait.comm.shm import ShmDescription, ShmEndpoint, ShmMesh, available_cores
@@ -29,13 +29,15 @@ from plait.spec.cluster import Wire
 from plait.spec.emulation import Emulation
 
 CONNECT_TIMEOUT_S = 300.0
+_HOLD_BYTES = 1 << 22
 
 
 class EmulatedDescription(TypedDict):
     """What a rank's process needs, besides the descriptors themselves, to attach. Plain data.
 
-    `wires`: of each host that ranks of this one's send to, its number, latency and bandwidth. `near`: the shared memory
-    with the other ranks of the host, where there are some.
+    `crowded`: whether ranks compute with more threads than there are cores. `wires`: of each host that ranks of this
+    one's send to, its number, latency and bandwidth. `near`: the shared memory with the other ranks of the host, where
+    there are some.
     """
 
     emulated: bool
@@ -46,6 +48,7 @@ class EmulatedDescription(TypedDict):
     own: tuple[float, float]
     clocks: int
     sockets: list[int]
+    crowded: bool
     near: ShmDescription | None
 
 
@@ -68,9 +71,10 @@ class EmulatedMesh:
         near: dict[int, ShmMesh],
         clocks: int,
         own: HandOver,
+        crowded: bool,
     ) -> None:
         self._capacity, self._emulation, self._sockets = capacity, emulation, sockets
-        self._near, self._clocks, self._own_times = near, clocks, own
+        self._near, self._clocks, self._own_times, self._crowded = near, clocks, own, crowded
 
     @staticmethod
     def create(
@@ -86,15 +90,16 @@ class EmulatedMesh:
             raise RunError(f"a mesh of {size} ranks with capacity {capacity} cannot work: both must be at least 1")
         sockets: dict[tuple[int, int], socket.socket] = {}
         for low, high in combinations(range(size), 2):
-            sockets[low, high], sockets[high, low] = socket.socketpair()
+            sockets[low, high], sockets[high, low] = _pair()
         clocks = anonymous_file()
         os.ftruncate(clocks, clocks_bytes(max(hosts) + 1))
+        threads = size if threads is None else threads
         near = {
-            host: ShmMesh.create(hosts.count(host), capacity, threads=size if threads is None else threads)
+            host: ShmMesh.create(hosts.count(host), capacity, threads=threads)
             for host in set(hosts)
             if hosts.count(host) > 1
         }
-        return EmulatedMesh(capacity, emulation, sockets, near, clocks, own)
+        return EmulatedMesh(capacity, emulation, sockets, near, clocks, own, threads > available_cores())
 
     @property
     def size(self) -> int:
@@ -131,6 +136,7 @@ class EmulatedMesh:
             "own": self._own_times,
             "clocks": self._clocks,
             "sockets": [one.fileno() for one in self._own(rank)],
+            "crowded": self._crowded,
             "near": None if near is None else near.description(place.local),
         }
 
@@ -195,16 +201,32 @@ def _endpoint(
     rank, hosts = description["rank"], description["hosts"]
     place, others = _place(hosts, rank), [other for other in range(len(hosts)) if other != rank]
     paces = {
-        target: Pace(Wire(latency_s, bandwidth), clocks.of(place.host, target), HandOver(*description["own"]))
+        target: WirePace(Wire(latency_s, bandwidth), clocks.of(place.host, target), HandOver(*description["own"]))
         for target, latency_s, bandwidth in description["wires"]
     }
-    lines = {
-        other: Line(socket.socket(fileno=descriptor), paces.get(hosts[other]))
+    connections = {
+        other: socket.socket(fileno=descriptor)
         for other, descriptor in zip(others, description["sockets"], strict=True)
     }
-    messages = ShapedMessages(lines)
-    far = C10dEndpoint(messages, rank, len(hosts), description["capacity"], host=place.host, timeout_s=timeout_s)
+    far = C10dEndpoint(
+        connections,
+        rank,
+        len(hosts),
+        description["capacity"],
+        paces={other: paces[hosts[other]] for other in others if hosts[other] in paces},
+        spins=not description["crowded"],
+        host=place.host,
+        timeout_s=timeout_s,
+    )
     return far if near is None else Joined(near, far, place.ranks)
+
+
+def _pair() -> tuple[socket.socket, socket.socket]:
+    """Connected sockets that hold as much as the system lets them: what is on an emulated link lies in them."""
+    one, other = socket.socketpair()
+    for end in (one, other):
+        end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _HOLD_BYTES)
+    return one, other
 
 
 def _place(hosts: Sequence[int], rank: int) -> _Place:

@@ -1,8 +1,7 @@
-"""The frame: what goes over a link of torch.distributed, one after the other in each direction.
+"""The frame: what goes over a connection between two ranks, one after the other in each direction.
 
-A frame is a header, the dimensions of its payload, and the payload itself where it is small: then a hand-over of
-decoding is one message of the network. A larger payload follows the frame, straight from and into a tensor's memory.
-All numbers are 64-bit little-endian words; nothing is ever unpickled.
+A frame is a header, the dimensions of its payload, and the payload itself. All numbers are 64-bit little-endian words;
+nothing is ever unpickled.
 """
 
 from __future__ import annotations
@@ -15,26 +14,22 @@ import torch
 
 from plait.comm.calls import CODES, DTYPES
 from plait.comm.link import MAX_DIMENSIONS, cannot_travel
-from plait.comm.region import move
 from plait.errors import RunError
-
-INLINE_BYTES = 1 << 16
-"""The largest payload inside a frame. One that follows costs a turn more: its receiver opens the receive then."""
-
-CHUNK_BYTES = 1 << 30
 
 _HEADER = Struct("<10q")
 _DIMENSIONS = tuple(Struct(f"<{count}q") for count in range(MAX_DIMENSIONS + 1))
 _CODES = dict(CODES)
 NOTHING = torch.empty(0, dtype=torch.uint8)
-FRAME_BYTES = _HEADER.size + 8 * MAX_DIMENSIONS + INLINE_BYTES
+HEADER_BYTES = _HEADER.size
+LONGEST_HEAD_BYTES = HEADER_BYTES + 8 * MAX_DIMENSIONS
+"""A header and the most dimensions."""
 
 
 class Kind(IntEnum):
     """What a frame is for."""
 
     HELLO = 1
-    """The first; its words: version and capacity."""
+    """The first; its words: version, capacity and host."""
     NOTE = 2
     """Only the counters that every frame carries."""
     MESSAGE = 3
@@ -52,8 +47,6 @@ class Kind(IntEnum):
 class Counters(NamedTuple):
     """What every frame says about the other direction of its link."""
 
-    seen: int
-    """Frames that have arrived: their sender may forget them."""
     taken: int
     """Messages that were received or dropped: so many more may be sent."""
     dropped: int
@@ -63,13 +56,13 @@ class Frame(NamedTuple):
     """A frame without its payload."""
 
     kind: Kind
+    due_ns: int
+    """When it may be seen, on the clock of an emulated link; 0: at once."""
     counters: Counters
     words: tuple[int, int, int]
     code: int
     shape: tuple[int, ...]
     payload_bytes: int
-    payload_at: int
-    """Where the payload begins in the frame; 0 where it follows."""
 
 
 def dtype_code(tensor: torch.Tensor) -> int:
@@ -80,36 +73,35 @@ def dtype_code(tensor: torch.Tensor) -> int:
     return code
 
 
-def pack(kind: Kind, counters: Counters, words: tuple[int, int, int], code: int, tensor: torch.Tensor) -> torch.Tensor:
-    """The frame as bytes (uint8), with the contiguous tensor's memory inside where it is small."""
-    shape, size = tuple(tensor.shape), tensor.nbytes
-    start = _HEADER.size + 8 * len(shape)
-    inside = size if size <= INLINE_BYTES else 0
-    memory = bytearray(start + inside)
-    _HEADER.pack_into(memory, 0, kind, *counters, *words, code, len(shape), size)
-    _DIMENSIONS[len(shape)].pack_into(memory, _HEADER.size, *shape)
-    frame = torch.frombuffer(memory, dtype=torch.uint8)
-    if inside:
-        move(frame.data_ptr() + start, tensor.data_ptr(), inside)
-    return frame
+def head_bytes(dimensions: int) -> int:
+    """How long a frame is without its payload."""
+    return HEADER_BYTES + 8 * dimensions
 
 
-def unpack(memory: bytearray) -> Frame:
-    """The frame at the start of the memory. Errors: RunError where it cannot be one."""
-    kind, seen, taken, dropped, first, second, third, code, dimensions, size = _HEADER.unpack_from(memory)
+def pack(
+    kind: Kind, due_ns: int, counters: Counters, words: tuple[int, int, int], code: int, tensor: torch.Tensor
+) -> bytes:
+    """What stands before the payload, which is the memory of the contiguous tensor."""
+    shape = tensor.shape
+    header = _HEADER.pack(kind, due_ns, *counters, *words, code, len(shape), tensor.nbytes)
+    return header + _DIMENSIONS[len(shape)].pack(*shape)
+
+
+def dimensions_of(memory: memoryview) -> int:
+    """How many dimensions the frame has whose header begins here. Errors: RunError where it cannot be one."""
+    kind, _, _, _, _, _, _, code, dimensions, size = _HEADER.unpack_from(memory)
     if not (1 <= kind <= len(Kind) and 0 <= code < len(DTYPES) and 0 <= dimensions <= MAX_DIMENSIONS and size >= 0):
         raise RunError("what arrived is no frame: do all ranks run the same version of Plait?")
-    shape = _DIMENSIONS[dimensions].unpack_from(memory, _HEADER.size)
-    start = _HEADER.size + 8 * dimensions if size <= INLINE_BYTES else 0
-    return Frame(Kind(kind), Counters(seen, taken, dropped), (first, second, third), code, shape, size, start)
+    return int(dimensions)
 
 
-def flat_bytes(tensor: torch.Tensor) -> torch.Tensor:
-    """The memory of a contiguous tensor as bytes."""
-    return tensor.detach().reshape(-1).view(torch.uint8)
-
-
-def chunks(tensor: torch.Tensor) -> list[torch.Tensor]:
-    """The memory of a contiguous tensor as bytes, in pieces that one message of gloo carries."""
-    flat = flat_bytes(tensor)
-    return [flat[start : start + CHUNK_BYTES] for start in range(0, len(flat), CHUNK_BYTES)]
+def unpack(memory: memoryview) -> Frame:
+    """The frame whose head begins here. Errors: RunError where it cannot be one."""
+    shape = _DIMENSIONS[dimensions_of(memory)].unpack_from(memory, HEADER_BYTES)
+    kind, due_ns, taken, dropped, first, second, third, code, _, size = _HEADER.unpack_from(memory)
+    count = DTYPES[code].itemsize
+    for length in shape:
+        count *= length
+    if count != size:
+        raise RunError("what arrived is no frame: do all ranks run the same version of Plait?")
+    return Frame(Kind(kind), due_ns, Counters(taken, dropped), (first, second, third), code, shape, size)

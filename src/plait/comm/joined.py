@@ -1,4 +1,4 @@
-"""One endpoint for a mesh over several hosts: ranks of one host talk over shared memory, others over torch.distributed.
+"""One endpoint for a mesh over several hosts: ranks of one host talk over shared memory, others over connections.
 
 A group that lies wholly on this host uses the collectives of shared memory, any other those over frames, between all
 its ranks: both add in rank order, so the bits are the same wherever the ranks are.
@@ -32,7 +32,7 @@ class Joined(Routed):
         self.rank, self.size, self.capacity = far.rank, far.size, far.capacity
         self._near, self._far = near, far
         self._here = frozenset(ranks)
-        near.listen_also(far.waker.descriptor, far.waker.hear)
+        far.sleep_in(near.sleeper)
         far.report_to(near.gone, self._here)
         self._framed = FramedCollectives(self)
         self._idle: Callable[[], None] | None = None
@@ -76,7 +76,8 @@ class Joined(Routed):
         peers: Sequence[int] = (),
     ) -> T:
         if peers and self._here.isdisjoint(peers):
-            return self._near.wait_asleep(ready, what, timeout_s, peers)
+            with self._far.attending():
+                return self._near.wait_asleep(ready, what, timeout_s, peers)
         return self._near.wait(ready, what, timeout_s, peers)
 
     # --- collectives ------------------------------------------------------------------------------------
@@ -114,4 +115,3 @@ class Joined(Routed):
         # first far: ranks of this host that wait for frames of ours must not hear of our end before them
         self._far.close()
         self._near.close()
-        self._far.waker.close()  # the near one slept on it

@@ -31,6 +31,7 @@ from plait.comm.exchange import Pair, Steps
 from plait.comm.link import Incoming, Outgoing
 from plait.comm.lost import Gone, check_alive
 from plait.comm.region import PAGE_BYTES, Layout, Region, create_region
+from plait.comm.sleeper import Sleeper
 from plait.errors import RunError
 
 T = TypeVar("T")
@@ -167,12 +168,13 @@ class ShmEndpoint(Endpoint):
         self.rank, self.size = ranks[self.rank], size
         self._bells.rename(ranks)
 
-    def listen_also(self, descriptor: int, heard: Callable[[], None]) -> None:
-        """A wait wakes also when the descriptor can be read; then `heard` is called."""
-        self._bells.listen_also(descriptor, heard)
+    @property
+    def sleeper(self) -> Sleeper:
+        """What a wait sleeps in: it wakes also for what others watch there."""
+        return self._bells.sleeper
 
     def wait_asleep(self, ready: Callable[[], T | None], what: str, timeout_s: float, peers: Sequence[int]) -> T:
-        """`wait` without looking first: for what comes through another thread, which needs the interpreter."""
+        """`wait` without looking first: for what does not come through this memory."""
         return self._sleep(ready, what, timeout_s, time.perf_counter() + timeout_s, peers)
 
     # --- messages between two ranks ---------------------------------------------------------------------

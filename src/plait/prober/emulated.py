@@ -22,7 +22,7 @@ from plait.spec.cluster import Wire
 from plait.spec.emulation import Emulation
 from plait.units import format_seconds
 
-_FORMAT = 2
+_FORMAT = 3
 """Counts up when what is measured changes: older files are measured again."""
 
 _SLOW = Wire(500e-6, 1.25e8)
