@@ -66,7 +66,7 @@ def test_a_launchers_ranks_have_links_already(verb: tuple[str, ...]) -> None:
 
 def test_links_faster_than_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     own = OwnLink(LinkCost(80e-6, 1.5e9), HandOver())
-    monkeypatch.setattr("plait.generation.emulated.own_link", lambda say: own)
+    monkeypatch.setattr("plait.generation.emulated.own_link", lambda _, say: own)
     assert said("generate", "Hi", "--pp", "2", "--emulate", "infiniband-hdr") == (
         2,
         "",

@@ -72,7 +72,7 @@ def agreement(
     hosts: TwoHosts, rate_mbit: int, splits: Sequence[str], turns: int, say: Callable[[str], None] = lambda _: None
 ) -> list[Agreement]:
     """Both links in turns, for each split, over hosts with a link of that rate and its burst of `BURSTS`."""
-    own = own_link(fresh=True)  # in the same minute: what was kept may be of a busier one
+    own = own_link(2, fresh=True)  # in the same minute: what was kept may be of a busier one
     seen = Seen(**json.loads(_said(hosts.torchrun(1, "-m", __name__, timeout_s=_TIMEOUT_S))))
     bandwidth = rate_mbit * 1e6 / 8 * PAYLOAD / FRAME
     frame_bytes = head_bytes(1) + TOKEN_BYTES

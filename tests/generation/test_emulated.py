@@ -31,15 +31,12 @@ from plait.spec.emulation import EmulatedLinks, parse_emulation
 from plait.timeline.record import RunRecord
 from plait.timeline.timeline import Timeline
 from plait.weights.index import WeightsIndex
-from tests.generation.agreement import BURSTS, agreement
+from tests.generation.agreement import BURSTS, SPLITS, agreement
 from tests.generation.namespaces import NoHosts, two_hosts
 from tests.generation.splits import split
 from tests.generation.test_tokens import FRANCE
 
 LINKS = EmulatedLinks(Wire(1e-3, 12.5e6))
-SPLIT = ("pp 2",)
-
-
 REQUESTS = [Request(tuple(range(1, 70)), 5), Request((3, 1, 4), 5)]
 
 
@@ -74,7 +71,7 @@ def test_hosts_of_a_plan_are_emulated_by_name(
     uneven: WeightsIndex, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """Two of three stages share a host; tokens and bytes are those of the same plan here."""
-    monkeypatch.setattr("plait.generation.emulated.own_link", lambda say: OwnLink(LinkCost(0.0, 1e12), HandOver()))
+    monkeypatch.setattr("plait.generation.emulated.own_link", lambda _, say: OwnLink(LinkCost(0.0, 1e12), HandOver()))
     plan = split(1, 1, 1, slots=2)
     there = replace(plan, layout=on_hosts(plan.layout, {0: "left", 1: "left", 2: "right"}))
     save_plan(there, tmp_path / "plan.toml")
@@ -94,7 +91,7 @@ def test_hosts_of_a_plan_are_emulated_by_name(
 
 
 def test_a_run_of_a_plan_is_kept_on_its_hosts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("plait.generation.emulated.own_link", lambda say: OwnLink(LinkCost(0.0, 1e12), HandOver()))
+    monkeypatch.setattr("plait.generation.emulated.own_link", lambda _, say: OwnLink(LinkCost(0.0, 1e12), HandOver()))
     plan, hosts = split(1, 1, 1), {0: "left", 1: "left", 2: "right"}
     predicted = Timeline("predicted", ())
     found = EmulatedHosts(LINKS, print, hosts).record(RunRecord(dump_plan(plan), (), {}, (), predicted, None, {}), plan)
@@ -162,11 +159,7 @@ def test_a_plan_over_several_hosts_answers_as_one_process(tmp_path: Path) -> Non
 @pytest.mark.soak
 @pytest.mark.parametrize("rate_mbit", [1000, 100])
 def test_a_token_takes_as_long_as_over_the_kernels_link(rate_mbit: int, request: pytest.FixtureRequest) -> None:
-    """Within 10 %, medians of runs in turns; a second try where others used the machine meanwhile.
-
-    Of stages. A tensor group over the kernel's link takes longer than over the emulated one, where gloo and two ranks
-    share two cores: docs/benchmarks.md, `bench/bench_emulation.py`.
-    """
+    """Within 10 %, medians of runs in turns; a second try where others used the machine meanwhile."""
     with ExitStack() as stack:
         try:
             hosts = stack.enter_context(two_hosts(f"{rate_mbit}mbit", BURSTS[rate_mbit]))
@@ -175,7 +168,7 @@ def test_a_token_takes_as_long_as_over_the_kernels_link(rate_mbit: int, request:
             if reporter is not None:
                 reporter.write_line(f"skipped {request.node.name}: no two hosts here: {error}")
             pytest.skip(f"no two hosts here: {error}")
-        found = agreement(hosts, rate_mbit, SPLIT, 5)
+        found = agreement(hosts, rate_mbit, tuple(SPLITS), 5)
         off = [one.split for one in found if abs(one.ratio - 1) > 0.1]
         again = agreement(hosts, rate_mbit, off, 7) if off else []
     assert [one for one in again if abs(one.ratio - 1) > 0.1] == []

@@ -46,7 +46,7 @@ def test_what_is_our_own_is_what_goes_beyond_a_known_link(monkeypatch: pytest.Mo
     slow = emulated._SLOW
     seen = [LinkCost(70e-6, 2e9), LinkCost(slow.latency_s + 60e-6, slow.bandwidth / 1.2)]
     monkeypatch.setattr("plait.prober.ranks.run_ranks", lambda *_, **__: msgspec.json.encode(seen))
-    found = emulated._measure()
+    found = emulated._measure(2)
     assert found.fastest == seen[0]
     assert found.hand_over == pytest.approx((60e-6, 0.2 / slow.bandwidth))
 
@@ -56,11 +56,11 @@ def test_what_is_our_own_is_what_goes_beyond_a_known_link(monkeypatch: pytest.Mo
 def test_links_are_seen_as_they_were_asked_for(text: str) -> None:
     """Latency within 20 % or 20 µs, bandwidth within 5 %; the best of three, since others may use the machine."""
     wire = parse_emulation(text).wire
-    own = own_link(fresh=True)
+    own = own_link(2, fresh=True)
     wires = {(0, 2): wire, (2, 0): wire}
     errors = []
     for _ in range(3):
-        mesh = EmulatedMesh.create(2, Emulation((0, 1, 2), wires), own=own.hand_over)
+        mesh = EmulatedMesh.create(2, Emulation((0, 1, 2), wires), threads=2, own=own.hand_over)
         _, seen = msgspec.json.decode(
             run_ranks("plait.prober.emulated", 3, 1, 3, [], mesh=mesh), type=tuple[LinkCost, LinkCost]
         )

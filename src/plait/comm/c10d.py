@@ -162,7 +162,7 @@ class C10dEndpoint(Routed):
         self._links = _Links(self)
         for other, connection in sorted(connections.items()):
             self._links[other] = _Link(self, connection, other, (paces or {}).get(other))
-        self._ears = Ears([link.wire for link in self._links.values()])
+        self._ears = Ears([link.wire for link in self._links.values()], self._spin_s)
         self._collectives = FramedCollectives(self)
         self._greet(timeout_s)
         self._ears.start()

@@ -22,10 +22,10 @@ _MUCH_BYTES = 1 << 16
 
 
 class Ears:
-    """One rank's reading of its wires."""
+    """One rank's reading of its wires. `spin_s`: for how long it looks for what is due before it sleeps."""
 
-    def __init__(self, wires: Sequence[Wire]) -> None:
-        self._wires = list(wires)
+    def __init__(self, wires: Sequence[Wire], spin_s: float = 0.0) -> None:
+        self._wires, self._spin_s = list(wires), spin_s
         self._turn = threading.Lock()
         self._waits = self._waiting = 0
         """How often the rank's thread has begun to wait, and how many of those waits, one in the other, go on."""
@@ -46,7 +46,7 @@ class Ears:
         self._sleeper = sleeper
         for wire in self._wires:
             sleeper.watch(wire.descriptor, lambda wire=wire: self._look_again(wire))  # type: ignore[misc]
-            sleeper.watch_clock(wire.due_s, lambda wire=wire: self._look_again(wire))  # type: ignore[misc]
+            sleeper.watch_clock(wire.due_s, lambda wire=wire: self._look_again(wire), self._spin_s)  # type: ignore[misc]
 
     def look(self, wire: Wire) -> None:
         """Hear what has come on a wire, unless another thread is just about it."""

@@ -22,6 +22,7 @@ class Sleeper:
         self._poll = select.poll()
         self._heard: dict[int, Callable[[], bool]] = {}
         self._timed: list[tuple[Callable[[], float | None], Callable[[], bool]]] = []
+        self._spin_s = 0.0
         self._precise = False
 
     def watch(self, descriptor: int, heard: Callable[[], bool]) -> None:
@@ -34,9 +35,13 @@ class Sleeper:
         if self._heard.pop(descriptor, None) is not None:
             self._poll.unregister(descriptor)
 
-    def watch_clock(self, due_s: Callable[[], float | None], heard: Callable[[], bool]) -> None:
-        """Wake when the monotonic clock is where `due_s` says (None: nothing is due), and call `heard`."""
+    def watch_clock(self, due_s: Callable[[], float | None], heard: Callable[[], bool], spin_s: float = 0.0) -> None:
+        """Wake when the monotonic clock is where `due_s` says (None: nothing is due), and call `heard`.
+
+        For the last `spin_s` before that moment it does not sleep: waking up takes some 50 µs.
+        """
         self._timed.append((due_s, heard))
+        self._spin_s = max(self._spin_s, spin_s)
 
     def sleep(self, timeout_s: float) -> None:
         """Sleep until something was heard, or time is up; 11 days at most."""
@@ -44,7 +49,7 @@ class Sleeper:
         if not due:
             readable = [descriptor for descriptor, _ in self._poll.poll(min(timeout_s, _LONGEST_S) * 1e3)]
         else:
-            readable = self._sleep_precisely(min(timeout_s, max(0.0, min(due) - time.monotonic())))
+            readable = self._sleep_until(min(due), timeout_s)
             now_s = time.monotonic()
             for due_s, heard in self._timed:
                 if (at := due_s()) is not None and at <= now_s:
@@ -53,12 +58,17 @@ class Sleeper:
             if (heard_of := self._heard.get(descriptor)) is not None and not heard_of():
                 self.forget(descriptor)
 
-    def _sleep_precisely(self, timeout_s: float) -> list[int]:
+    def _sleep_until(self, due_s: float, timeout_s: float) -> list[int]:
         """select() counts microseconds, where poll() counts milliseconds."""
         if not self._precise:
             self._precise = True
             let_sleep_precisely()
-        return select.select(list(self._heard), (), (), timeout_s)[0]
+        left_s = min(due_s - time.monotonic(), timeout_s)
+        readable: list[int] = select.select(list(self._heard), (), (), max(0.0, left_s - self._spin_s))[0]
+        if not readable and due_s - time.monotonic() <= self._spin_s:
+            while time.monotonic() < due_s:
+                pass
+        return readable
 
 
 def let_sleep_precisely() -> None:

@@ -37,7 +37,7 @@ class EmulatedHosts:
         self._links, self._say, self._planned = links, say, dict(planned or {})
         if self._planned:
             links.between(list(self._planned.values()))
-        require_possible(links.wire, own_link(say=say))
+        require_possible(links.wire, own_link(2, say=say))
 
     def placed(self, plan: Plan) -> Plan:
         """The plan as it runs: on this host, whose cores and memory all its hosts share."""

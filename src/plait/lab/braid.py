@@ -18,7 +18,8 @@ from plait.plans.round import Round
 from plait.plans.split import Split, TrainingSetup
 from plait.plans.training import TrainingPlan
 from plait.plans.training_exchanges import action_exchanges, exchanged_bytes, reduced_bytes
-from plait.prober.emulated import own_link, require_possible
+from plait.prober.emulated import OwnLink, own_link, require_possible
+from plait.prober.host import usable_cores
 from plait.schedules.step import make_training_round, sequences
 from plait.simulator.simulate import simulate
 from plait.spec.cluster import Wire
@@ -168,8 +169,13 @@ def steps(case: Case) -> Steps:
     return Steps(case, predicted_s, _step_s(measured, layout), needed_s, by_rule, bytes_by_axis(measured))
 
 
+def _own() -> OwnLink:
+    """Of ranks that are threads of one process: none spins, as where there are more ranks than cores."""
+    return own_link(usable_cores() + 1)
+
+
 def _run(case: Case, one: Round) -> Timeline:
-    endpoints = emulated_threads(case.emulation(), case.plan.layout.link_capacity, own=own_link().hand_over)
+    endpoints = emulated_threads(case.emulation(), case.plan.layout.link_capacity, own=_own().hand_over)
     waits = computing(case)
     return on_threads(
         case.plan.layout,
@@ -207,7 +213,7 @@ def _step_s(timeline: Timeline, layout: Layout) -> float:
 
 def measure(size: Size, say: Say) -> Outcome:
     """Measure every order."""
-    require_possible(WIRE, own_link())
+    require_possible(WIRE, _own())
     found = []
     for order in permutations(AXES):
         case = make_case(order, SIZES[size])

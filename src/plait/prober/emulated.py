@@ -37,14 +37,18 @@ class OwnLink(NamedTuple):
     hand_over: HandOver
 
 
-def own_link(*, fresh: bool = False, say: Callable[[str], None] | None = None) -> OwnLink:
-    """This machine's. Kept in the user's cache directory; `fresh` measures again. `say` is told, since it takes 5 s."""
-    host = f"{platform.node()} {cpu_model()} {usable_cores()} {_FORMAT}"
+def own_link(all_threads: int, *, fresh: bool = False, say: Callable[[str], None] | None = None) -> OwnLink:
+    """This machine's, between ranks that compute with so many threads, taken together: more than cores, and none spins.
+
+    Kept in the user's cache directory; `fresh` measures again. `say` is told, since it takes 5 s.
+    """
+    crowded = all_threads > usable_cores()
+    host = f"{platform.node()} {cpu_model()} {usable_cores()} {crowded} {_FORMAT}"
 
     def measure() -> OwnLink:
         if say is not None:
             say("measuring how fast processes of this machine talk, once")
-        return _measure()
+        return _measure(usable_cores() + 1 if crowded else 1)
 
     return kept("emulated-link", host, OwnLink, measure, fresh=fresh)
 
@@ -84,13 +88,13 @@ def _figure(value: float) -> str:
     return f"{value:.3g}" if value < 1000 else f"{value:,.0f}"
 
 
-def _measure() -> OwnLink:
+def _measure(all_threads: int) -> OwnLink:
     """Rank 0 with rank 1 over a link that is not held back, then with rank 2 over a slow one."""
     from plait.comm.emulated_mesh import EmulatedMesh
     from plait.prober.ranks import run_ranks
 
     emulation = Emulation((0, 1, 2), {(0, 2): _SLOW, (2, 0): _SLOW})
-    mesh = EmulatedMesh.create(2, emulation)
+    mesh = EmulatedMesh.create(2, emulation, threads=all_threads)
     said = run_ranks(__name__, 3, 1, 3, [], mesh=mesh)
     fastest, slow = msgspec.json.decode(said, type=tuple[LinkCost, LinkCost])
     hand_over_s = min(_MOST_HAND_OVER_S, max(0.0, slow.latency_s - _SLOW.latency_s))

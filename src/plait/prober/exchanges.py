@@ -17,7 +17,7 @@ from plait.spec.emulation import EmulatedLinks
 if TYPE_CHECKING:
     from plait.comm.mesh import Mesh
 
-_FORMAT = 2
+_FORMAT = 3
 """Counts up when what is measured changes: older files are measured again."""
 
 ROWS = (1, 4, 16, 64, 512)
@@ -52,8 +52,8 @@ def measure_framed_exchanges(
     def measure() -> ExchangeTimes:
         from plait.comm.emulated_mesh import EmulatedMesh
 
-        own = own_link().hand_over
-        mesh = EmulatedMesh.create(2, links.among(tp), threads=max(tp * threads, all_threads), own=own)
+        every = max(tp * threads, all_threads)
+        mesh = EmulatedMesh.create(2, links.among(tp), threads=every, own=own_link(every).hand_over)
         return _measure(threads, tp, dtype, all_threads, mesh=mesh)
 
     return kept("framed-exchanges", host, ExchangeTimes, measure, fresh=fresh)

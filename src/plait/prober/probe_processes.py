@@ -149,7 +149,7 @@ def _emulated(emulation: Emulation, capacity: int, threads: int, say: Say | None
     from plait.comm.emulated_mesh import EmulatedMesh
     from plait.prober.emulated import own_link, require_possible
 
-    own = own_link(say=say)
+    own = own_link(threads, say=say)
     for wire in set(emulation.wires.values()):
         require_possible(wire, own)
     return EmulatedMesh.create(capacity, emulation, threads=threads, own=own.hand_over)

@@ -108,16 +108,19 @@ class RankProcesses(Generic[ToRank, ToFront]):
 
 
 def _mesh(layout: Layout, emulation: Emulation | None) -> Mesh:
-    """Shared memory, or links that are emulated."""
+    """Shared memory, or links that are emulated. Errors: SpecError where this machine is slower than those."""
     if emulation is None:
         from plait.comm.shm import ShmMesh
 
         return ShmMesh.create(layout.ranks, layout.link_capacity, threads=all_threads(layout))
     from plait.comm.emulated_mesh import EmulatedMesh
-    from plait.prober.emulated import own_link
+    from plait.prober.emulated import own_link, require_possible
 
-    own = own_link().hand_over
-    return EmulatedMesh.create(layout.link_capacity, emulation, threads=all_threads(layout), own=own)
+    threads = all_threads(layout)
+    own = own_link(threads)
+    for wire in set(emulation.wires.values()):
+        require_possible(wire, own)
+    return EmulatedMesh.create(layout.link_capacity, emulation, threads=threads, own=own.hand_over)
 
 
 def rank_threads(layout: Layout, rank: int) -> int:

@@ -23,7 +23,7 @@ def emulation_of(links: EmulatedLinks | None, ranks: int, planned: Sequence[str]
     if links is None:
         return None
     emulation = links.between(planned) if planned else links.among(ranks)
-    require_possible(links.wire, own_link(say=say))
+    require_possible(links.wire, own_link(ranks, say=say))
     say(f"as if on {named_links_words(links, planned) if planned else links_words(links, ranks)}")
     return emulation
 
