@@ -9,6 +9,7 @@ STAMP  := $(VENV)/.installed
 PIP    := $(BIN)/python -m pip install --disable-pip-version-check -qq -c constraints.txt
 PROMPT ?= What is the capital of France?
 ALONE  := tests/cli tests/comm tests/generation tests/lab
+SOAK_ALONE := $(ALONE) tests/certifier tests/docs tests/prober tests/reports tests/trainer
 
 # sh -c, so that a missing program is an answer and not make's own error
 CHECK_PYTHON = sh -c '"$$1" -c "import sys; sys.exit(sys.version_info < (3, 11))" 2>/dev/null || { \
@@ -38,7 +39,8 @@ test: $(STAMP)
 	@$(BIN)/python -m pytest $(ALONE)
 
 soak: $(STAMP)
-	@$(BIN)/python -m pytest -m soak --timeout 1800
+	@$(BIN)/python -m pytest -m soak --timeout 1800 -n auto --dist worksteal $(addprefix --ignore=,$(SOAK_ALONE))
+	@$(BIN)/python -m pytest -m soak --timeout 1800 --durations 12 $(SOAK_ALONE)
 
 lint: $(STAMP)
 	@echo "ruff: style";     $(BIN)/ruff check --quiet

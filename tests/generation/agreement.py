@@ -2,9 +2,8 @@
 
 The kernel's link counts Ethernet frames: of 1,514 bytes it counts, a message's bytes have 1,448 (IPv4 and TCP with time
 stamps, no preamble), so the emulated link has that share of the rate. Its burst is as small as the kernel's timers
-allow. A token's message is still below it, and not held back; what is compared there is the way through both
-transports, and the rate where messages are longer, in the prompt. The emulated link's latency is what a token's message
-is seen to take over the kernel's, less its bytes' time on the wire; or the shortest that can be emulated.
+allow. The emulated link's latency is what a token's message is seen to take over the kernel's, less its bytes' time on
+the wire; or the shortest that can be emulated.
 
 This module is also what the ranks of that measurement run, under torchrun on both hosts.
 """
@@ -32,9 +31,13 @@ from tests.generation import namespaces
 from tests.generation.namespaces import TwoHosts
 
 FRAME, PAYLOAD = 1514, 1448
-BURSTS: Mapping[int, str] = {1000: "4800", 100: "4800"}
-"""Bytes that the kernel's link lets through at once, by its Mb/s: with one frame at 1 Gb/s it carries half of that, and
-at both rates every frame waits for a timer, which comes late where ranks keep the cores busy."""
+BURSTS: Mapping[int, str] = {1000: "4800", 100: "1600"}
+"""Bytes that the kernel's link lets through at once after a silence, by its Mb/s.
+
+One frame at 100 Mb/s: with 4,800 bytes a token's message of 2.4 KB is not held back at all, where a link would take
+0.2 ms for it. At 1 Gb/s, where it would take 0.02 ms, three frames: with one the link carries half of its rate, since
+every frame waits for a timer.
+"""
 
 TOKEN_BYTES = 4 * 576
 """What two ranks send each other for one token of the demo model."""

@@ -168,7 +168,7 @@ def test_a_token_takes_as_long_as_over_the_kernels_link(rate_mbit: int, request:
             if reporter is not None:
                 reporter.write_line(f"skipped {request.node.name}: no two hosts here: {error}")
             pytest.skip(f"no two hosts here: {error}")
-        found = agreement(hosts, rate_mbit, tuple(SPLITS), 5)
+        found = agreement(hosts, rate_mbit, tuple(SPLITS), 3)
         off = [one.split for one in found if abs(one.ratio - 1) > 0.1]
-        again = agreement(hosts, rate_mbit, off, 7) if off else []
+        again = agreement(hosts, rate_mbit, off, 5) if off else []
     assert [one for one in again if abs(one.ratio - 1) > 0.1] == []
