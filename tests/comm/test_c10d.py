@@ -25,6 +25,7 @@ from plait.comm.lost import SILENT
 from plait.comm.nccl import NcclCollectives
 from plait.comm.outbox import Outbox
 from plait.comm.sleeper import Sleeper
+from plait.comm.wire import Wire
 from plait.errors import PeerLost, RunError, WaitTimeout
 from plait.plans.exchanges import all_reduce_bytes
 from tests.comm.together import close, connections, endpoints, together
@@ -424,3 +425,26 @@ def test_a_call_that_differs_is_told_though_sizes_fit(pair: list[C10dEndpoint]) 
     second.give(0, Call(Op.BARRIER, NO_DTYPE, 0).pack(), torch.zeros(4))
     with pytest.raises(RunError, match="rank 0 calls all_reduce of 16 bytes of float32, but rank 1 calls barrier"):
         first.all_reduce(PAIR, torch.zeros(4))
+
+
+def test_who_cannot_join_hangs_up() -> None:
+    """The others need not wait for a rank that has given up."""
+    opened = connections(2)
+    with pytest.raises(WaitTimeout):
+        C10dEndpoint(opened[0], 0, 2, 2, timeout_s=0.05)
+    with pytest.raises(PeerLost) as caught:
+        C10dEndpoint(opened[1], 1, 2, 2, timeout_s=20).receive(0, Tag(0, 0, 0), 20)
+    assert caught.value.rank == 0
+
+
+def test_a_frame_that_no_memory_holds_ends_the_connection() -> None:
+    one, other = socket.socketpair()
+    lost: list[str] = []
+    wire = Wire(other, lambda: (0, 0), lambda frame, payload: True, lost.append)
+    size = 1 << 60
+    head = bytearray(packed(torch.empty(1, dtype=torch.uint8)))
+    head[72:88] = size.to_bytes(8, "little") * 2
+    with one, other:
+        one.sendall(head)
+        assert not wire.look()
+    assert lost == [f"a message of {size} bytes came, and there is no memory for it"]

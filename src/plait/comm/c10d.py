@@ -164,7 +164,11 @@ class C10dEndpoint(Routed):
             self._links[other] = _Link(self, connection, other, (paces or {}).get(other))
         self._ears = Ears([link.wire for link in self._links.values()], self._spin_s)
         self._collectives = FramedCollectives(self)
-        self._greet(timeout_s)
+        try:
+            self._greet(timeout_s)
+        except BaseException:
+            self._let_go(0.0)
+            raise
         self._ears.start()
 
     def _greet(self, timeout_s: float) -> None:
@@ -318,7 +322,7 @@ class C10dEndpoint(Routed):
         if self._has_left:
             return
         self._has_left = True
-        links = list(self._links.values())
+        links = self._links.values()
         text = bytes_tensor(reason.encode())
         for link in links:
             link.wire.send(kind, (culprit, 0, 0), tensor=text, owned=True)
@@ -326,11 +330,16 @@ class C10dEndpoint(Routed):
         with self._ears.attending():
             while not all(link.wire.ended for link in links) and time.perf_counter() < deadline:
                 self._ears.sleep(LOOK_AGAIN_S)
+        self._let_go(LAST_WORDS_S)
+
+    def _let_go(self, timeout_s: float) -> None:
+        """Of all connections, once what was said is on its way."""
+        links = list(self._links.values())
         self._links.clear()
         self._device_groups.clear()
         self._ears.close()
         for link in links:
-            link.wire.close(LAST_WORDS_S)
+            link.wire.close(timeout_s)
 
     def unknown(self, other: int) -> RunError:
         """The error of talking to a rank that is not there, or after having left."""

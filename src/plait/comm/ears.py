@@ -3,7 +3,7 @@
 Handing what has come from one thread to another costs two wake-ups and the interpreter: some 100 µs, more than a
 small message takes over a network. So a rank that waits reads for itself. While it computes, nobody waits for what
 comes, but somebody must take it: or its sender could not go on, and a large message would only begin to move when it
-is asked for. That thread looks every 10 ms, more often while much comes, and rests where the rank's own waits long.
+is asked for. That thread looks every 5 ms, more often while much comes, and rests where the rank's own waits long.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from plait.comm.sleeper import Sleeper
 from plait.comm.wire import Wire
 
-_TURN_S = 10e-3
+_TURN_S = 5e-3
 _BUSY_TURN_S = 0.5e-3
 _MUCH_BYTES = 1 << 16
 """So much in a turn, and it comes back soon: sockets between processes of a host hold not much more."""

@@ -9,6 +9,7 @@ import torch
 from plait.comm.calls import DTYPES
 from plait.comm.frames import HEADER_BYTES, LONGEST_HEAD_BYTES, Frame, dimensions_of, head_bytes, unpack
 from plait.comm.link import new_tensor
+from plait.errors import RunError
 
 _MEMORY_BYTES = 1 << 16
 
@@ -29,7 +30,8 @@ class Intake:
     def take(self) -> tuple[Frame, torch.Tensor] | None:
         """The next frame with its payload, if all of it is here.
 
-        Errors: EOFError where the connection has ended, OSError where it broke, RunError where no frame comes.
+        Errors: EOFError where the connection has ended, OSError where it broke, RunError where no frame comes, or
+        one that is too large.
         """
         while True:
             if self._begun is not None and not self._rest:
@@ -50,7 +52,7 @@ class Intake:
         if here < head:
             return False
         frame = unpack(memory)
-        tensor = new_tensor(frame.payload_bytes, DTYPES[frame.code], list(frame.shape))
+        tensor = _room_for(frame)
         into = bytes_of(tensor)
         came = min(here - head, frame.payload_bytes)
         if came:
@@ -86,6 +88,13 @@ class Intake:
             raise EOFError
         self.read_bytes += count
         return count
+
+
+def _room_for(frame: Frame) -> torch.Tensor:
+    try:
+        return new_tensor(frame.payload_bytes, DTYPES[frame.code], list(frame.shape))
+    except (RuntimeError, OSError, OverflowError) as error:
+        raise RunError(f"a message of {frame.payload_bytes} bytes came, and there is no memory for it") from error
 
 
 def bytes_of(tensor: torch.Tensor) -> memoryview:

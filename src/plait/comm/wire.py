@@ -117,10 +117,10 @@ class Wire:
     def _next(self) -> tuple[Frame, torch.Tensor] | None:
         try:
             return self._intake.take()
-        except RunError as error:
-            self._broke = str(error)
         except (EOFError, OSError):
             self._broke = ""
+        except RunError as error:
+            self._broke = str(error)
         return None
 
     def due_s(self) -> float | None:
