@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from plait.comm.c10d import C10dEndpoint
+from plait.comm.c10d import LARGE_BYTES, C10dEndpoint
 from plait.comm.calls import DTYPES, NO_DTYPE, Call, Op
 from plait.comm.contract import Group, Tag
 from plait.comm.frames import Counters, Kind, dtype_code, head_bytes, pack, unpack
@@ -196,6 +196,17 @@ def test_a_hand_over_is_one_frame_and_its_receipt_rides_on_the_next() -> None:
     close(*both)
     for wire in wires:
         assert 102 <= wire.sent_frames <= 104  # hello, a credit where the link was full, and the last word
+
+
+def test_room_for_large_messages_is_given_at_once() -> None:
+    """A link that holds many is not filled before its sender hears of room: over a long one that takes a turn."""
+    first, second = endpoints(2, capacity=8)
+    for index, size in enumerate((LARGE_BYTES, LARGE_BYTES + 1)):
+        first.send(1, Tag(0, index, 0), torch.zeros(size, dtype=torch.uint8))
+        second.receive(0, Tag(0, index, 0), 20)
+    assert second._links[0].wire.sent_frames == 2  # hello, and the word of the larger one
+    first.wait(lambda: first.poll(1) or first._links[1].taken_there == 2 or None, "room", 20)
+    close(first, second)
 
 
 def test_room_is_given_though_nothing_else_is_said(pair: list[C10dEndpoint]) -> None:

@@ -40,6 +40,7 @@ HELLO_TIMEOUT_S = 60.0
 LAST_WORDS_S = 2.0
 LOOK_AGAIN_S = 0.02
 SPIN_S = 100e-6
+LARGE_BYTES = 1 << 16
 
 
 class _Link:
@@ -78,16 +79,19 @@ class _Link:
             tensor = inbox.take(tag) if inbox else None
             if tensor is not None:
                 self.taken += 1
-            self._give_room()
+            self._give_room(large=tensor is not None and tensor.nbytes > LARGE_BYTES)
         return tensor
 
     def _drop(self, count: int) -> None:
         self.dropped += count
         self.taken += count
 
-    def _give_room(self) -> None:
-        """Tell the sender what was taken, as soon as it may have no room: any other frame says it too."""
-        if self.taken > self.wire.acked and self.arrived - self.wire.acked >= self._capacity:
+    def _give_room(self, *, large: bool = False) -> None:
+        """Tell the sender what was taken, as soon as it may have no room: any other frame says it too.
+
+        Of a large message at once: beside it a frame is nothing, and the next one need not wait for a turn of the link.
+        """
+        if self.taken > self.wire.acked and (large or self.arrived - self.wire.acked >= self._capacity):
             self.wire.send(Kind.NOTE)
 
     def _heard(self, frame: Frame, payload: torch.Tensor) -> bool:
